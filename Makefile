@@ -1,0 +1,58 @@
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PROTO_VENV := .venv-proto
+PROTOS := $(shell find proto -name '*.proto' 2>/dev/null | sort)
+PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))))
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup proto lint type test sim clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+setup: $(VENV)/.stamp ## make .venv with everything (nothing to do when it is up to date)
+
+$(VENV)/.stamp: pyproject.toml constraints.txt
+	@echo "setup: installing into $(VENV), about a minute the first time"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
+	@touch $@
+
+proto: ## compile proto/ into node/
+ifeq ($(PROTOS),)
+	@echo "proto: no .proto files"
+else
+proto: $(PROTO_VENV)/.stamp
+	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
+	  --python_out=node --pyi_out=node --grpc_python_out=node $(PROTOS)
+	@touch $(PROTO_PACKAGES)
+endif
+
+# Code of 1.71.2 loads on protobuf 5, 6 and 7; the generator itself needs protobuf < 6.
+$(PROTO_VENV)/.stamp: Makefile
+	@test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
+	@$(PROTO_VENV)/bin/pip install -qq grpcio-tools==1.71.2 protobuf==5.29.5
+	@touch $@
+
+lint: setup ## ruff and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+type: setup ## mypy, strict
+	$(BIN)/mypy
+
+test: setup ## every test that is not slow
+	$(BIN)/pytest -q -m 'not slow'
+
+sim: setup ## the swarm in virtual time
+	$(BIN)/murmurate sim --full
+
+clean: ## remove what the other targets made (not generated code)
+	rm -rf $(VENV) $(PROTO_VENV) build dist .hypothesis .import_linter_cache \
+	  .mypy_cache .pytest_cache .ruff_cache
+	find node coordinator tests -name __pycache__ -type d -prune -exec rm -rf {} +

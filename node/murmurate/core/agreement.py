@@ -1,0 +1,299 @@
+"""All members agree, one numbered generation after another, on what leaves the clocks.
+
+Why: a clock that remembers every peer that ever was grows with history. An epoch that is over (its
+origin left, restarted, or was dead for long) may be folded into a baseline once every member holds
+exactly the same of it. If members did not agree on what was folded, distances would be wrong, so
+this is a vote: single-decree Paxos for each generation number, with flexible quorums.
+
+- Phase 2 needs *every* member of the new roster, and a majority of the old one. A member accepts
+  only if it holds exactly what is folded, and from then on takes no other update of those epochs.
+  So whoever is on the roster of a decided generation holds exactly its folds.
+- Phase 1 needs a majority of the old roster. A value accepted before must be proposed again unless
+  a member of its roster says that it did not accept it: then it cannot have been decided.
+- A member is evicted (leaves the roster without its vote) only when it has been dead for long and
+  a majority of the old roster remains: in a cut, at most one side can do it.
+
+Training never waits for this. Without a majority nothing is folded, and clocks grow until it is back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from murmurate.core.clock import Key, Runs
+from murmurate.core.effect import Effect, Save, Send
+from murmurate.core.message import (
+    Accept,
+    Accepted,
+    Agreeing,
+    Ballot,
+    Decided,
+    Generation,
+    Prepare,
+    Promise,
+)
+
+CANDIDATES_MAX = 256
+
+
+class View(Protocol):
+    """What the agreement asks about the peer it works for."""
+
+    def live(self) -> tuple[str, ...]: ...
+    def leaving(self, name: str) -> bool: ...
+    def evictable(self, name: str, now: float) -> bool: ...
+    def finished(self, now: float) -> tuple[Key, ...]: ...
+    def held(self, key: Key) -> Runs: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vow:
+    """What an acceptor must remember over a crash: saved before each answer."""
+
+    number: int
+    promised: Ballot
+    accepted_ballot: Ballot | None = None
+    accepted: Generation | None = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One try of mine to make the next generation."""
+
+    number: int
+    ballot: Ballot
+    candidates: tuple[Key, ...]
+    evict: tuple[str, ...]
+    roster: tuple[str, ...]
+    ends: float
+    promises: dict[str, Promise]
+    accepted: dict[str, None]
+    value: Generation | None = None
+
+
+class Agreement:
+    """Proposer and acceptor of one peer."""
+
+    def __init__(
+        self,
+        name: str,
+        founding: Generation | None,
+        *,
+        interval_s: float,
+        vow: Vow | None = None,
+    ) -> None:
+        self.name = name
+        self.interval_s = interval_s
+        self.current = founding
+        self.vow = vow
+        self.due = interval_s
+        self._attempt: _Attempt | None = None
+        self._idle_rounds = 0
+
+    def frozen(self, key: Key) -> bool:
+        """Whether I gave my word to take no more updates of that epoch."""
+        vow = self.vow
+        if vow is None or vow.accepted is None or self.current is None:
+            return False
+        return vow.number > self.current.number and any(k == key for k, _ in vow.accepted.folds)
+
+    def advance(self, generation: Generation, now: float) -> None:
+        """The peer has moved to a decided generation."""
+        self.current = generation
+        self._attempt = None
+        self._idle_rounds = 0
+        self.due = now + self.interval_s
+
+    # -- proposing -------------------------------------------------------------------------------
+
+    def tick(self, now: float, view: View) -> list[Effect]:
+        """Start an attempt when there is something to agree on and it is my turn."""
+        if now < self.due or self.current is None:
+            return []
+        attempt = self._attempt
+        if attempt is not None:
+            self._attempt = None
+            if attempt.value is None and now >= attempt.ends:
+                # Not all promised: a value that may be decided can still be carried to its end.
+                effects = self._propose(attempt, view, complete=False)
+                if effects:
+                    return effects
+        live = view.live()
+        voters = [name for name in self.current.roster if name in live]
+        if self.name not in voters:
+            self.due = now + self.interval_s
+            return []
+        # Everyone could propose; taking turns by rank keeps proposals from colliding.
+        rank = voters.index(self.name)
+        self.due = now + self.interval_s * (1 + rank + min(self._idle_rounds, 8))
+        if rank and self._idle_rounds == 0:
+            self._idle_rounds = 1
+            return []
+        old = self.current
+        evict = tuple(name for name in old.roster if view.evictable(name, now))
+        stays = set(old.roster) | set(live)
+        roster = tuple(sorted(n for n in stays if n not in evict and not view.leaving(n)))
+        candidates = view.finished(now)[:CANDIDATES_MAX]
+        if not candidates and roster == old.roster:
+            return []
+        if not roster or self.name not in roster:
+            return []
+        self._idle_rounds += 1
+        highest = self.vow.promised[0] if self.vow and self.vow.number == old.number + 1 else 0
+        self._attempt = _Attempt(
+            number=old.number + 1,
+            ballot=(highest + 1, self.name),
+            candidates=candidates,
+            evict=evict,
+            roster=roster,
+            ends=now + self.interval_s,
+            promises={},
+            accepted={},
+        )
+        self.due = now + self.interval_s
+        ask = Prepare(old.number + 1, self._attempt.ballot, candidates)
+        asked = sorted(set(roster) | set(old.roster))
+        return [Send(name, ask) for name in asked if name != self.name] + self._on_prepare(
+            self.name, ask, view
+        )
+
+    def receive(self, sender: str, message: Agreeing, now: float, view: View) -> list[Effect]:
+        """Everything but `Decided`, which changes the peer and is handled there."""
+        if self.current is None:
+            return []
+        if isinstance(message, Prepare):
+            return self._on_prepare(sender, message, view)
+        if isinstance(message, Promise):
+            return self._on_promise(sender, message, view)
+        if isinstance(message, Accept):
+            return self._on_accept(sender, message, now, view)
+        if isinstance(message, Accepted):
+            return self._on_accepted(sender, message)
+        return []
+
+    def _on_promise(self, sender: str, message: Promise, view: View) -> list[Effect]:
+        attempt = self._attempt
+        if attempt is None or attempt.ballot != message.ballot or attempt.value is not None:
+            return []
+        attempt.promises[sender] = message
+        if all(name in attempt.promises for name in attempt.roster):
+            return self._propose(attempt, view, complete=True)
+        return []
+
+    def _propose(self, attempt: _Attempt, view: View, *, complete: bool) -> list[Effect]:
+        """Phase 2, when the promises allow a value."""
+        assert self.current is not None
+        old = self.current
+        if attempt.number != old.number + 1:
+            return []
+        voters = [name for name in attempt.promises if name in old.roster]
+        if 2 * len(voters) <= len(old.roster):
+            return []
+        value = self._bound(attempt)
+        if value is None:
+            if not complete:
+                return []
+            value = self._choose(attempt, old)
+            if value is None:
+                return []
+        attempt.value = value
+        self._attempt = attempt
+        accept = Accept(attempt.ballot, value)
+        asked = sorted(set(value.roster) | set(old.roster))
+        mine = self._on_accept(self.name, accept, 0.0, view)
+        return [Send(name, accept) for name in asked if name != self.name] + mine
+
+    def _bound(self, attempt: _Attempt) -> Generation | None:
+        """The value I must propose again: the newest accepted one, unless it cannot be decided."""
+        newest: Promise | None = None
+        for name in sorted(attempt.promises):
+            promise = attempt.promises[name]
+            if promise.accepted_ballot is not None and (
+                newest is None
+                or newest.accepted_ballot is None
+                or promise.accepted_ballot > newest.accepted_ballot
+            ):
+                newest = promise
+        if newest is None or newest.accepted is None:
+            return None
+        value = newest.accepted
+        for name, promise in attempt.promises.items():
+            if name in value.roster and promise.accepted != value:
+                return None
+        return value
+
+    def _choose(self, attempt: _Attempt, old: Generation) -> Generation | None:
+        """Fold the candidates of which all members of the new roster hold exactly the same."""
+        held = [dict(attempt.promises[name].held) for name in attempt.roster]
+        folds = tuple(
+            (key, held[0].get(key, ()))
+            for key in attempt.candidates
+            if held[0].get(key) and all(h.get(key, ()) == held[0][key] for h in held[1:])
+        )
+        if not folds and attempt.roster == old.roster:
+            return None
+        return Generation(attempt.number, attempt.roster, folds, attempt.evict)
+
+    def _on_accepted(self, sender: str, message: Accepted) -> list[Effect]:
+        attempt = self._attempt
+        if attempt is None or attempt.value is None or attempt.ballot != message.ballot:
+            return []
+        attempt.accepted[sender] = None
+        value = attempt.value
+        assert self.current is not None
+        old = self.current.roster
+        if not all(name in attempt.accepted for name in value.roster):
+            return []
+        if 2 * sum(name in attempt.accepted for name in old) <= len(old):
+            return []
+        self._attempt = None
+        told = sorted(set(value.roster) | set(old))
+        decided = Decided((value,))
+        # To myself as well: the peer moves when it hears it.
+        return [Send(name, decided) for name in told]
+
+    # -- accepting -------------------------------------------------------------------------------
+
+    def _on_prepare(self, sender: str, message: Prepare, view: View) -> list[Effect]:
+        assert self.current is not None
+        if message.number != self.current.number + 1:
+            return []
+        vow = self.vow if self.vow and self.vow.number == message.number else None
+        if vow is not None and message.ballot < vow.promised:
+            return []
+        self.vow = Vow(
+            message.number,
+            message.ballot,
+            vow.accepted_ballot if vow else None,
+            vow.accepted if vow else None,
+        )
+        held = tuple((key, view.held(key)) for key in message.candidates[:CANDIDATES_MAX])
+        promise = Promise(
+            message.number, message.ballot, held, self.vow.accepted_ballot, self.vow.accepted
+        )
+        if sender == self.name:
+            return [Save("vow", self.vow), *self._on_promise(sender, promise, view)]
+        return [Save("vow", self.vow), Send(sender, promise)]
+
+    def _on_accept(self, sender: str, message: Accept, now: float, view: View) -> list[Effect]:
+        assert self.current is not None
+        value = message.value
+        if value.number != self.current.number + 1:
+            return []
+        vow = self.vow if self.vow and self.vow.number == value.number else None
+        if vow is not None and message.ballot < vow.promised:
+            return []
+        if self.name in value.roster:
+            live = view.live()
+            if any(name in live for name in value.evicted):
+                return []
+            finished = set(view.finished(now)) if sender != self.name else None
+            for key, runs in value.folds:
+                if view.held(key) != runs or (finished is not None and key not in finished):
+                    return []
+        self.vow = Vow(value.number, message.ballot, message.ballot, value)
+        reply = Accepted(value.number, message.ballot)
+        if sender == self.name:
+            return [Save("vow", self.vow), *self._on_accepted(sender, reply)]
+        return [Save("vow", self.vow), Send(sender, reply)]

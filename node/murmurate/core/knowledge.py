@@ -1,0 +1,87 @@
+"""What a peer knows of the others' clocks: who lacks what, and what everyone has.
+
+What someone was heard to have is asked for only after one more interval: until then it is most
+likely still on its way, and asking would send it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from murmurate.core.baseline import Baseline
+from murmurate.core.clock import Clock, Dot, Range
+
+
+class Knowledge:
+    """The newest clock heard from each member, and the union of all that was heard."""
+
+    __slots__ = ("_clocks", "_heard", "_heard_before")
+
+    def __init__(self, start: Clock) -> None:
+        self._clocks: dict[str, Clock] = {}
+        self._heard = start.copy()
+        self._heard_before = start.copy()
+
+    def note(self, name: str, clock: Clock, *, remember: bool = True) -> None:
+        """A member said what it has."""
+        if remember:
+            self._clocks[name] = clock.copy()
+        self._heard.merge(clock)
+
+    def note_push(self, name: str, context: Clock, dot: Dot) -> None:
+        """An update of a member's own shows that it has the update's context and the update."""
+        known = self._clocks.get(name)
+        if known is None or not known.covers(context):
+            if known is not None and len(known) > len(context):
+                return
+            known = self._clocks[name] = context.copy()
+        known.add(dot)
+
+    def of(self, name: str) -> Clock | None:
+        return self._clocks.get(name)
+
+    def forget(self, name: str) -> None:
+        self._clocks.pop(name, None)
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        self._clocks = {name: self._clocks[name] for name in names if name in self._clocks}
+
+    def has(self, name: str, dots: Iterable[Dot]) -> bool:
+        known = self._clocks.get(name)
+        return known is not None and all(dot in known for dot in dots)
+
+    def overdue(self, mine: Clock) -> list[Range]:
+        """What others had an interval ago and I still lack; starts the next interval."""
+        missing = self._heard_before.missing(mine)
+        self._heard_before = self._heard.copy()
+        return missing
+
+    def holders(self, dot: Dot, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self._clocks and dot in self._clocks[name]]
+
+    def everywhere(self, mine: Clock, names: Iterable[str]) -> Clock | None:
+        """What I and all of these have, as far as I know; None: one has not been heard of."""
+        stable = mine
+        for name in names:
+            known = self._clocks.get(name)
+            if known is None:
+                return None
+            stable = stable.intersection(known)
+        return stable
+
+    def move(self, baseline: Baseline, start: Clock) -> None:
+        """Everything as seen from the newest generation."""
+        self._clocks = {
+            name: lifted
+            for name, old in self._clocks.items()
+            if (lifted := baseline.lift(old)) is not None and not lifted.apart
+        }
+        heard, before = baseline.lift(self._heard), baseline.lift(self._heard_before)
+        self._heard = start.copy() if heard is None else _whole(heard)
+        self._heard_before = start.copy() if before is None else _whole(before)
+
+
+def _whole(clock: Clock) -> Clock:
+    """Hearsay has no exact baseline of its own: what it lacked there is not of interest."""
+    clock.apart = 0
+    return clock

@@ -1,0 +1,239 @@
+"""What peers say to each other: frozen values that validate themselves.
+
+A message checks only what can be known from itself; what depends on the receiver (sizes of the
+model, who I am, which updates I made) is checked by `Peer.receive` before anything changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from murmurate.core.clock import Clock, Dot, Key, Range, Runs
+from murmurate.errors import RemoteProtocolError
+
+STAMPS_MAX = 4096
+"""Updates one sum may carry; a path that is further behind is repaired by snapshot."""
+RANGES_MAX = 1024
+RUMOURS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One update's identity and the clock of the weights it was computed on."""
+
+    dot: Dot
+    context: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """«Here is one update, or the sum of several»: add the payload if you have none of them."""
+
+    stamps: tuple[Stamp, ...]
+    payload: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.stamps) <= STAMPS_MAX:
+            raise RemoteProtocolError("push.stamps", f"{len(self.stamps)}, 1 to {STAMPS_MAX}")
+        if self.payload.dim() != 1:
+            raise RemoteProtocolError("push.payload", f"{self.payload.dim()} axes, expected 1")
+        if len(self.stamps) > 1 and len(set(self.dots)) != len(self.stamps):
+            raise RemoteProtocolError("push.stamps", "a dot stands in it twice")
+
+    @property
+    def dots(self) -> tuple[Dot, ...]:
+        return tuple(stamp.dot for stamp in self.stamps)
+
+    @property
+    def nbytes(self) -> int:
+        return self.payload.numel() * self.payload.element_size()
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """«This is what I have»; `ask`: tell me what you have."""
+
+    clock: Clock
+    ask: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """«Send me these, one by one or as sums of nothing else»."""
+
+    ranges: tuple[Range, ...]
+
+    def __post_init__(self) -> None:
+        _check_ranges("want.ranges", self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """«I hold these in my weights, but no longer one by one»: ask the origin, or for a snapshot."""
+
+    ranges: tuple[Range, ...]
+
+    def __post_init__(self) -> None:
+        _check_ranges("lack.ranges", self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """«Send me your weights and the clock that belongs to them»."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One agreement: who votes from now on, and which finished epochs left the clocks."""
+
+    number: int
+    roster: tuple[str, ...]
+    folds: tuple[tuple[Key, Runs], ...] = ()
+    evicted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise RemoteProtocolError("generation.number", f"{self.number} is negative")
+        if not self.roster or list(self.roster) != sorted(set(self.roster)):
+            raise RemoteProtocolError("generation.roster", "empty, unsorted or with repeats")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """«These are my weights, and these the updates in them»: read together, adopted together."""
+
+    weights: torch.Tensor
+    clock: Clock
+    history: tuple[Generation, ...]
+    members: tuple[Rumour, ...] = ()
+
+
+# -- membership ----------------------------------------------------------------------------------
+
+ALIVE, SUSPECT, DEAD, LEFT = "alive", "suspect", "dead", "left"
+STATES = (ALIVE, SUSPECT, DEAD, LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class Rumour:
+    """What is said about a member. A higher epoch wins; then `left`; then the incarnation."""
+
+    name: str
+    epoch: int
+    incarnation: int
+    state: str
+    address: str = ""
+    source: str = ""
+    """Who says so first: independent suspicions count (Lifeguard)."""
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise RemoteProtocolError("rumour.state", f"{self.state!r}, one of {STATES}")
+        if not self.name:
+            raise RemoteProtocolError("rumour.name", "empty")
+        if self.epoch < 0 or self.incarnation < 0:
+            raise RemoteProtocolError("rumour.incarnation", "negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """«Are you there?»"""
+
+    number: int
+    rumours: tuple[Rumour, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_rumours(self.rumours)
+
+
+@dataclass(frozen=True, slots=True)
+class PingRequest:
+    """«I get no answer from `target`: ask it for me»."""
+
+    number: int
+    target: str
+    rumours: tuple[Rumour, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_rumours(self.rumours)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """«I am here» (or, for a `PingRequest`: `about` answered me). `nack`: it did not, but I am."""
+
+    number: int
+    about: str
+    nack: bool = False
+    rumours: tuple[Rumour, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_rumours(self.rumours)
+
+
+# -- agreement on the baseline -------------------------------------------------------------------
+
+Ballot = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """«I want to make generation `number`; what do you hold of these finished epochs?»"""
+
+    number: int
+    ballot: Ballot
+    candidates: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """«I follow no lower ballot; this I hold of them; this value I have accepted before»."""
+
+    number: int
+    ballot: Ballot
+    held: tuple[tuple[Key, Runs], ...]
+    accepted_ballot: Ballot | None = None
+    accepted: Generation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """«Let this be the generation»."""
+
+    ballot: Ballot
+    value: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """«I hold exactly what it folds, and will take nothing more of it»."""
+
+    number: int
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """«It is so»: generations in order, without gaps."""
+
+    generations: tuple[Generation, ...] = field(default=())
+
+
+Swim = Ping | PingRequest | Ack
+Agreeing = Prepare | Promise | Accept | Accepted | Decided
+Message = Push | Digest | Want | Lack | SnapshotRequest | Snapshot | Swim | Agreeing
+
+
+def _check_ranges(name: str, ranges: tuple[Range, ...]) -> None:
+    if not 0 < len(ranges) <= RANGES_MAX:
+        raise RemoteProtocolError(name, f"{len(ranges)} ranges, 1 to {RANGES_MAX}")
+    for span in ranges:
+        if not 0 < span.first <= span.last:
+            raise RemoteProtocolError(name, f"{span} is not a range")
+
+
+def _check_rumours(rumours: tuple[Rumour, ...]) -> None:
+    if len(rumours) > RUMOURS_MAX:
+        raise RemoteProtocolError("rumours", f"{len(rumours)}, at most {RUMOURS_MAX}")

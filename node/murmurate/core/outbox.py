@@ -1,0 +1,80 @@
+"""What each peer still has to be sent: bounded, and nothing is dropped, it is summed.
+
+A link that is slower than the training gets fewer, fuller messages: when the updates waiting on one
+path take more than `bytes_max`, they are added into one push that carries all their stamps, each
+with its own context, so that staleness stays exact. Only a path that is more than `STAMPS_MAX`
+updates behind is given up, and repaired by snapshot.
+"""
+
+from __future__ import annotations
+
+from murmurate.core.clock import Dot
+from murmurate.core.message import STAMPS_MAX, Push
+
+
+def summed(pushes: list[Push]) -> Push:
+    """One push with all stamps, in order, and the sum of the payloads."""
+    if len(pushes) == 1:
+        return pushes[0]
+    total = pushes[0].payload.clone()
+    for push in pushes[1:]:
+        total.add_(push.payload)
+    return Push(tuple(stamp for push in pushes for stamp in push.stamps), total)
+
+
+class Outbox:
+    """Pushes waiting for each peer, oldest first."""
+
+    __slots__ = ("_bytes_max", "_coalesce", "_dots", "_queues")
+
+    def __init__(self, *, bytes_max: int, coalesce: bool = False) -> None:
+        self._bytes_max = bytes_max
+        self._coalesce = coalesce
+        self._queues: dict[str, list[Push]] = {}
+        self._dots: dict[str, dict[Dot, None]] = {}
+
+    def put(self, to: str, push: Push) -> bool:
+        """Queue a push, unless part of it is queued already. False: the path is given up."""
+        queue = self._queues.setdefault(to, [])
+        dots = self._dots.setdefault(to, {})
+        if any(stamp.dot in dots for stamp in push.stamps):
+            return True
+        if len(dots) + len(push.stamps) > STAMPS_MAX:
+            self.forget(to)
+            return False
+        queue.append(push)
+        for stamp in push.stamps:
+            dots[stamp.dot] = None
+        if len(queue) > 1 and self.nbytes(to) > self._bytes_max:
+            queue[:] = [summed(queue)]
+        return True
+
+    def take(self, to: str) -> Push | None:
+        """The next push for a peer: the oldest, or everything in one on a merging path."""
+        queue = self._queues.get(to)
+        if not queue:
+            return None
+        if self._coalesce:
+            push = summed(queue)
+            queue.clear()
+        else:
+            push = queue.pop(0)
+        dots = self._dots[to]
+        for stamp in push.stamps:
+            del dots[stamp.dot]
+        return push
+
+    def waiting(self) -> list[str]:
+        """Peers with something waiting, in a stable order."""
+        return [to for to, queue in self._queues.items() if queue]
+
+    def updates(self, to: str) -> int:
+        return len(self._dots.get(to, ()))
+
+    def nbytes(self, to: str) -> int:
+        return sum(push.nbytes for push in self._queues.get(to, ()))
+
+    def forget(self, to: str) -> None:
+        """The peer is gone, or too far behind: what waits for it will reach it another way."""
+        self._queues.pop(to, None)
+        self._dots.pop(to, None)

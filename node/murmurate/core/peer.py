@@ -1,0 +1,624 @@
+"""The peer protocol: one node's part in a swarm that gossips updates.
+
+Local steps and messages go in, effects come out; nothing here waits, sends or sleeps. Rules:
+
+1. An update of mine is `prepare`d, logged by the driver, then `commit`ted: nothing leaves the machine
+   that a crash could make me forget, so an id is never used twice.
+2. Weights and clock change only in `commit` and `fold`, and always together. `receive` checks and
+   answers; what changes weights comes back as `Deliver`, for the thread that owns the weights.
+3. Pushes are sent once and may get lost. What is missing is noticed by comparing clocks (`Digest`),
+   asked for (`Want`), and, where nobody has it one by one any more, taken by snapshot.
+4. A sum that overlaps what I have is not applied; its missing updates are asked for one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from murmurate.core import topology
+from murmurate.core.agreement import Agreement, Vow
+from murmurate.core.baseline import Baseline
+from murmurate.core.clock import Clock, Dot, Key, Range, Runs, runs_has
+from murmurate.core.effect import (
+    Adopted,
+    Applied,
+    Deliver,
+    Drop,
+    Effect,
+    Moved,
+    Prune,
+    Rejoin,
+    Rng,
+    Send,
+    Verdict,
+    shuffled,
+)
+from murmurate.core.gate import Gate, payload_problem
+from murmurate.core.knowledge import Knowledge
+from murmurate.core.membership import Membership, Timing
+from murmurate.core.message import (
+    DEAD,
+    LEFT,
+    RANGES_MAX,
+    Accept,
+    Accepted,
+    Ack,
+    Decided,
+    Digest,
+    Generation,
+    Lack,
+    Message,
+    Ping,
+    PingRequest,
+    Prepare,
+    Promise,
+    Push,
+    Snapshot,
+    SnapshotRequest,
+    Stamp,
+    Want,
+)
+from murmurate.core.outbox import Outbox
+from murmurate.core.replica import Fresh, Replica
+from murmurate.core.store import Store
+from murmurate.errors import LocalProtocolError, RemoteProtocolError
+
+KNOWN_MAX = 64
+"""Beyond so many members only the neighbours' clocks are remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfig:
+    """How a peer behaves. The defaults suit a local network; nothing here must be guessed."""
+
+    topology: str = "full"
+    outbox_bytes_max: int = 64 * 2**20
+    """Per path; what waits beyond it is summed up."""
+    store_bytes_max: int = 64 * 2**20
+    """Updates of others, kept until everyone has them."""
+    pace_s: float = 0.0
+    """Least time between two pushes on one path; 0: as fast as the link takes them."""
+    digest_interval_s: float = 0.5
+    digest_fanout: int = 2
+    snapshot_wait_s: float = 2.0
+    """After this a snapshot is asked for again, from another peer."""
+    forget_after_s: float = 600.0
+    """Dead for this long: the others may vote the member out."""
+    agree_interval_s: float = 2.0
+    history_max: int = 8
+    """Generations kept to understand clocks of peers that are behind."""
+    timing: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What a peer finds on its disk when it starts again."""
+
+    log: tuple[Push, ...] = ()
+    vow: Vow | None = None
+
+
+class Peer:
+    """One node of a swarm. A newcomer is not `synced` until it has adopted its first snapshot."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        replica: Replica,
+        *,
+        rng: Rng,
+        config: PeerConfig | None = None,
+        history: tuple[Generation, ...] = (),
+        past: Past | None = None,
+        synced: bool = True,
+        address: str = "",
+    ) -> None:
+        if epoch < 1:
+            raise LocalProtocolError(f"epoch {epoch}: lives are numbered from 1")
+        self.config = config = config or PeerConfig()
+        past = past or Past()
+        self.name = name
+        self.epoch = epoch
+        self.seq = 0
+        self.replica = replica
+        self.rng = rng
+        self.synced = synced
+        self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)
+        self.baseline = Baseline(history, keep=config.history_max)
+        self.agreement = Agreement(
+            name,
+            history[-1] if history else None,
+            interval_s=config.agree_interval_s,
+            vow=past.vow,
+        )
+        self.gate = Gate(name, epoch)
+        self.log = Store()
+        self.store = Store(config.store_bytes_max)
+        self.outbox = Outbox(
+            bytes_max=config.outbox_bytes_max, coalesce=topology.acyclic(config.topology)
+        )
+        self.knowledge = Knowledge(replica.clock)
+        self._behind = False
+        self._strangers: dict[str, float] = {}
+        self._taken_at: dict[str, float] = {}
+        self._neighbours: tuple[str, ...] = ()
+        self._neighbours_version = -1
+        self._turn = 0
+        self._tries = 0
+        self._digest_due = 0.0
+        self._snapshot_asked = -math.inf
+        for push in past.log:
+            self.log.add(push)
+            # Logged, so it may have been sent; after the checkpoint, so it is not in the weights.
+            if synced and self._is_new(push.stamps[0].dot):
+                replica.weights.add_(push.payload)
+                replica.clock.add(push.stamps[0].dot)
+
+    # -- my own updates --------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock:
+        return self.replica.clock
+
+    def context(self) -> Clock:
+        """Take this when a batch is started."""
+        return self.replica.context()
+
+    def prepare(self, delta: torch.Tensor, context: Clock) -> Push:
+        """An update with its id, to be logged before it is `commit`ted. Changes nothing."""
+        if not self.synced:
+            raise LocalProtocolError("no snapshot yet: there is nothing to train on")
+        if problem := payload_problem(delta, self.replica.weights):
+            raise LocalProtocolError(f"delta: {problem}")
+        lifted = self.baseline.lift(context)
+        if lifted is None:
+            raise LocalProtocolError(f"a context of generation {context.generation}: too old")
+        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted),), delta)
+
+    def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
+        """Fold a logged update of mine in and pass it on.
+
+        `in_weights`: the optimizer has changed the weights already; only the clock ticks.
+        """
+        (stamp,) = push.stamps
+        if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
+            raise LocalProtocolError(f"{stamp.dot} is not my next update")
+        staleness = self.replica.count((stamp,))
+        if not in_weights:
+            self.replica.weights.add_(push.payload)
+        self.seq += 1
+        self._turn += 1
+        self.log.add(push)
+        for to in self._neighbour_names():
+            self.outbox.put(to, push)
+        return [Applied((stamp.dot,), staleness)]
+
+    # -- what the links take ---------------------------------------------------------------------
+
+    def ready(self, now: float) -> list[str]:
+        """Peers for which `take` has something now."""
+        waiting = self.outbox.waiting()
+        if waiting and self.config.topology == "one-peer-exponential":
+            live = self.membership.live()
+            chosen = topology.open_now(self.config.topology, self.name, live, self._turn)
+            near = self._neighbour_names()
+            waiting = [to for to in waiting if to in chosen or to not in near]
+        if self.config.pace_s:
+            before = now - self.config.pace_s
+            waiting = [to for to in waiting if self._taken_at.get(to, -math.inf) <= before]
+        return waiting
+
+    def take(self, to: str, now: float) -> Push | None:
+        """The next push for a peer, when its link can carry one."""
+        while (push := self.outbox.take(to)) is not None:
+            if self.knowledge.has(to, push.dots):
+                continue
+            lifted = self.baseline.lift_push(push)
+            if lifted is not None:
+                self._taken_at[to] = now
+                return lifted
+        return None
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message, now: float) -> list[Effect]:
+        """Check a message and answer it. `RemoteProtocolError`: nothing has changed."""
+        if isinstance(message, Ping | PingRequest | Ack):
+            return self._verdicts(self.membership.receive(sender, message, now))
+        if isinstance(message, Push):
+            self.gate.check_push(message, self.seq, self.replica.weights)
+            effects: list[Effect] = [Deliver(sender, message)]
+        elif isinstance(message, Digest):
+            effects = self._on_digest(sender, message, now)
+        elif isinstance(message, Want):
+            effects = self._on_want(sender, message)
+        elif isinstance(message, Lack):
+            effects = self._on_lack(sender, message, now)
+        elif isinstance(message, SnapshotRequest):
+            whole = self.synced and not self._behind
+            effects = [Send(sender, self.snapshot())] if whole else []
+        elif isinstance(message, Snapshot):
+            if problem := payload_problem(message.weights, self.replica.weights):
+                raise RemoteProtocolError("snapshot.weights", problem)
+            self.gate.check_mine("snapshot.clock", message.clock, self.seq)
+            effects = [Deliver(sender, message)]
+        elif isinstance(message, Decided):
+            effects = self._on_decided(message, now)
+        elif isinstance(message, Prepare | Promise | Accept | Accepted):
+            effects = self._agree(self.agreement.receive(sender, message, now, self), now)
+        else:
+            raise RemoteProtocolError("message", f"{type(message).__name__} is not understood")
+        return self._verdicts(self.membership.heard(sender, now)) + effects
+
+    def fold(self, sender: str, message: Push | Snapshot, now: float) -> list[Effect]:
+        """Let a delivered message change the weights, or say why it does not."""
+        if isinstance(message, Snapshot):
+            return self._adopt(sender, message, now)
+        count = len(message.stamps)
+        if not self.synced:
+            return [Drop(sender, "unsynced", count=count)]
+        if message.stamps[0].context.generation > self.baseline.number:
+            return [Drop(sender, "ahead", count=count), Send(sender, Digest(self.context()))]
+        push = self.baseline.lift_push(message)
+        if push is None:
+            return [Drop(sender, "retired", "computed before the history I keep", count)]
+        if any(self.baseline.folded(dot) is False for dot in push.dots):
+            return [Drop(sender, "retired", "its epoch was closed without it", count)]
+        new = [dot for dot in push.dots if self._is_new(dot)]
+        if not new:
+            return [Drop(sender, "duplicate", count=count)]
+        if len(new) < count:
+            return [Drop(sender, "overlap", count=count), *self._ask_origins(new, sender)]
+        if any(self.agreement.frozen((dot.origin, dot.epoch)) for dot in new):
+            return [Drop(sender, "closing", "its epoch is being folded", count)]
+        outcome = self.replica.fold(push.stamps, push.payload)
+        if not isinstance(outcome, Fresh):
+            raise LocalProtocolError(f"judged new, but {outcome}")
+        self.store.add(push)
+        last = push.stamps[-1]
+        if last.dot.origin == sender and not last.context.apart:
+            self.knowledge.note_push(sender, last.context, last.dot)
+        if topology.relays(self.config.topology):
+            for to in self._neighbour_names():
+                if to != sender and to != last.dot.origin:
+                    self.outbox.put(to, push)
+        return [Applied(push.dots, outcome.staleness)]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Whatever is due: probes, digests, repairs, agreement."""
+        effects: list[Effect] = []
+        if now >= self.membership.due:
+            effects += self._verdicts(self.membership.tick(now))
+        if now >= self._digest_due:
+            interval = self.config.digest_interval_s * (0.75 + 0.5 * self.rng.random())
+            self._digest_due = now + interval
+            effects += self._compare(now)
+        if self.synced and not self._behind and now >= self.agreement.due:
+            effects += self._agree(self.agreement.tick(now, self), now)
+        return effects
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def join(self, names: Iterable[str], now: float) -> list[Effect]:
+        """Get to know the seed peers."""
+        self._digest_due = now
+        return self._verdicts(self.membership.join(names, now))
+
+    def leave(self, now: float) -> list[Effect]:
+        """Say that I leave; keep driving me until `settled`, or as long as you can wait."""
+        others = [name for name in self.membership.live() if name != self.name]
+        digest = Digest(self.context(), ask=True)
+        return self.membership.leave(now) + [Send(to, digest) for to in others]
+
+    def settled(self) -> bool:
+        """Everyone alive has my updates, and nobody counts on my vote any more."""
+        if not self.membership.live():
+            return True
+        return not len(self.log) and self.name not in self.baseline.roster
+
+    def snapshot(self) -> Snapshot:
+        """Weights, clock and what is needed to understand it, of one instant."""
+        weights, clock = self.replica.snapshot()
+        return Snapshot(weights, clock, self.baseline.history, self.membership.rumours())
+
+    # -- what the agreement asks (its View) ------------------------------------------------------
+
+    def live(self) -> tuple[str, ...]:
+        return self.membership.live()
+
+    def leaving(self, name: str) -> bool:
+        return self.membership.state(name) == LEFT
+
+    def evictable(self, name: str, now: float) -> bool:
+        """Dead, left or not heard of, for long."""
+        if name == self.name:
+            return False
+        state = self.membership.state(name)
+        if state is None:
+            since = self._strangers.setdefault(name, now)
+        elif state in (DEAD, LEFT):
+            since = self.membership.since(name)
+        else:
+            return False
+        return now - since >= self.config.forget_after_s
+
+    def finished(self, now: float) -> tuple[Key, ...]:
+        """Epochs to which nobody will add: their origin left, restarted, or is dead for long."""
+        out = []
+        for key in self.clock.keys():
+            origin, epoch = key
+            if origin == self.name:
+                over = epoch < self.epoch or self.leaving(origin)
+            else:
+                current = self.membership.epoch(origin)
+                over = (
+                    (current is not None and current > epoch)
+                    or self.leaving(origin)
+                    or self.evictable(origin, now)
+                )
+            if over:
+                out.append(key)
+        return tuple(out)
+
+    def held(self, key: Key) -> Runs:
+        return self.clock.runs(key)
+
+    # -- inside: generations ---------------------------------------------------------------------
+
+    def _is_new(self, dot: Dot) -> bool:
+        return dot not in self.clock and self.baseline.folded(dot) is None
+
+    def _agree(self, effects: list[Effect], now: float) -> list[Effect]:
+        """What the agreement decides is heard by myself at once."""
+        out: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Send) and effect.to == self.name:
+                out += self._on_decided(effect.message, now)
+            else:
+                out.append(effect)
+        return out
+
+    def _on_decided(self, message: Decided, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self.synced:
+            return effects
+        for generation in message.generations:
+            if generation.number > self.baseline.number + 1:
+                self._behind = True
+            elif generation.number == self.baseline.number + 1:
+                if self._closes_my_life(generation):
+                    return [*effects, Rejoin(f"voted out in generation {generation.number}")]
+                lifted = self.clock.lifted(generation.number, dict(generation.folds))
+                if lifted.apart:
+                    self._behind = True
+                else:
+                    effects += self._move((generation,), lifted, now)
+        return effects
+
+    def _closes_my_life(self, generation: Generation) -> bool:
+        mine = (self.name, self.epoch)
+        return not self.leaving(self.name) and any(key == mine for key, _ in generation.folds)
+
+    def _move(
+        self, generations: tuple[Generation, ...], clock: Clock, now: float
+    ) -> list[Effect]:
+        """Change to a newer generation, with everything that refers to the old one."""
+        new = tuple(g for g in generations if g.number > self.baseline.number)
+        self.baseline.extend(new)
+        self.replica.clock = clock
+        self.knowledge.move(self.baseline, clock)
+        keys = [key for generation in new for key, _ in generation.folds]
+        gone = self.log.drop_epochs(keys)
+        self.store.drop_epochs(keys)
+        self.gate.forget(keys)
+        self.agreement.advance(new[-1], now)
+        self._forget_departed()
+        effects: list[Effect] = [Moved(generation) for generation in new]
+        if gone:
+            effects.append(Prune(tuple(gone)))
+        return effects
+
+    def _forget_departed(self) -> None:
+        """Members that are gone and left nothing in my clock need no record."""
+        needed = {key[0] for key in self.clock.keys()} | set(self.baseline.roster) | {self.name}
+        for rumour in self.membership.rumours():
+            if rumour.state in (DEAD, LEFT) and rumour.name not in needed:
+                self.membership.forget(rumour.name)
+                self.knowledge.forget(rumour.name)
+                self._taken_at.pop(rumour.name, None)
+        self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
+
+    # -- inside: comparing clocks ----------------------------------------------------------------
+
+    def _compare(self, now: float) -> list[Effect]:
+        """Ask for what is overdue, let go of what everyone has, tell a few what I have."""
+        others = [name for name in self.membership.live() if name != self.name]
+        if not others:
+            return []
+        if not self.synced or self._behind:
+            return self._ask_snapshot(others, now)
+        self._turn += 1
+        effects = self._repair(others)
+        stable = self.knowledge.everywhere(self.clock, others) if len(self.log) else None
+        if stable is not None:
+            self.store.prune(stable)
+            if gone := self.log.prune(stable):
+                effects.append(Prune(tuple(gone)))
+        near = shuffled(list(self._neighbour_names()), self.rng)[:1]
+        far = [name for name in shuffled(others, self.rng) if name not in near]
+        digest = Digest(self.context(), ask=True)
+        effects += [Send(to, digest) for to in (near + far)[: self.config.digest_fanout]]
+        return effects
+
+    def _on_digest(self, sender: str, message: Digest, now: float) -> list[Effect]:
+        clock = message.clock
+        self.gate.check_clock("digest.clock", clock, self.seq, now)
+        if not self.synced:
+            return []
+        if clock.generation > self.baseline.number:
+            return [Send(sender, Digest(self.context()))]  # it will tell me what was decided
+        effects: list[Effect] = []
+        if clock.generation < self.baseline.number:
+            effects.append(Send(sender, Decided(self.baseline.since(clock.generation))))
+        lifted = self.baseline.lift(clock)
+        if lifted is not None and not lifted.apart:
+            few = len(self.membership.live()) <= KNOWN_MAX
+            self.knowledge.note(
+                sender, lifted, remember=few or sender in self._neighbour_names()
+            )
+        if message.ask:
+            effects.append(Send(sender, Digest(self.context())))
+        return effects
+
+    # -- inside: repairing -----------------------------------------------------------------------
+
+    def _repair(self, others: list[str]) -> list[Effect]:
+        """Ask one peer for all it has of what others had an interval ago and I still lack."""
+        missing = [
+            span
+            for span in self.knowledge.overdue(self.clock)
+            if not self.agreement.frozen((span.origin, span.epoch))
+        ]
+        if not missing:
+            return []
+        first = missing[0]
+        options = self.knowledge.holders(Dot(first.origin, first.epoch, first.first), others)
+        near = self._neighbour_names()
+        # Sums can be passed on whole along a merging path; elsewhere the origin has each update.
+        merging = topology.acyclic(self.config.topology)
+        options.sort(key=lambda name: name not in near if merging else name != first.origin)
+        if not options:
+            return []
+        self._tries += 1
+        source = options[self._tries % min(len(options), 3)]
+        lacking = Clock(generation=self.clock.generation, base=self.clock.base)
+        for span in missing:
+            lacking.add_range(span)
+        known = self.knowledge.of(source)
+        wanted = lacking.intersection(known).ranges() if known is not None else missing
+        return [Send(source, Want(tuple(wanted[:RANGES_MAX])))]
+
+    def _on_want(self, sender: str, message: Want) -> list[Effect]:
+        if not self.synced:
+            return []
+        pushes, lacking = self.log.serve(message.ranges)
+        if lacking:
+            more, lacking = self.store.cover(dict.fromkeys(lacking))
+            pushes += more
+        for push in pushes:
+            self.outbox.put(sender, push)
+        spans = Clock(dot for dot in lacking if dot in self.clock).ranges()
+        return [Send(sender, Lack(tuple(spans[:RANGES_MAX])))] if spans else []
+
+    def _on_lack(self, sender: str, message: Lack, now: float) -> list[Effect]:
+        """Ask the origin, unless it was the origin who said so: then take a snapshot."""
+        live = self.membership.live()
+        elsewhere: dict[str, list[Range]] = {}
+        snapshot = False
+        for span in message.ranges:
+            if not self._is_new(Dot(span.origin, span.epoch, span.first)):
+                continue
+            if span.origin != sender and span.origin in live and span.origin != self.name:
+                elsewhere.setdefault(span.origin, []).append(span)
+            else:
+                snapshot = True
+        if snapshot:
+            return self._ask_snapshot([sender], now)
+        return [Send(to, Want(tuple(spans))) for to, spans in sorted(elsewhere.items())]
+
+    def _ask_origins(self, dots: list[Dot], sender: str) -> list[Effect]:
+        live = self.membership.live()
+        wanted: dict[str, Clock] = {}
+        for dot in dots:
+            to = dot.origin if dot.origin in live and dot.origin != self.name else sender
+            wanted.setdefault(to, Clock()).add(dot)
+        return [
+            Send(to, Want(tuple(clock.ranges()[:RANGES_MAX])))
+            for to, clock in sorted(wanted.items())
+        ]
+
+    def _ask_snapshot(self, others: list[str], now: float) -> list[Effect]:
+        if now < self._snapshot_asked + self.config.snapshot_wait_s:
+            return []
+        self._snapshot_asked = now
+        return [Send(others[self.rng.randrange(len(others))], SnapshotRequest())]
+
+    def _adopt(self, sender: str, snapshot: Snapshot, now: float) -> list[Effect]:
+        """Take over a snapshot, then fold in again what I have and it lacks: nothing is lost."""
+        theirs, mine = snapshot.clock, self.clock
+        if theirs.generation < mine.generation:
+            return [Drop(sender, "snapshot", "older than mine")]
+        newer = tuple(g for g in snapshot.history if g.number > mine.generation)
+        retired: list[Dot] = []
+        if self.synced:
+            if len(newer) < theirs.generation - mine.generation:
+                return [Rejoin("further behind than the history that the others keep")]
+            for generation in newer:
+                if self._closes_my_life(generation):
+                    return [Rejoin(f"voted out in generation {generation.number}")]
+                folds = dict(generation.folds)
+                retired += [
+                    dot
+                    for dot in mine
+                    if (dot.origin, dot.epoch) in folds
+                    and not runs_has(folds[dot.origin, dot.epoch], dot.seq)
+                ]
+                mine = mine.lifted(generation.number, folds)
+        view = Baseline(snapshot.history, keep=self.config.history_max)
+        kept = dict.fromkeys(dot for span in mine.missing(theirs) for dot in span.dots())
+        for push in self.log:
+            dot = push.stamps[0].dot
+            if dot not in theirs and view.folded(dot) is None and view.lift_push(push):
+                kept[dot] = None
+        pushes, lacking = self.log.cover(kept)
+        more, lacking = self.store.cover(dict.fromkeys(lacking))
+        if lacking:
+            return [Drop(sender, "snapshot", f"lacks {len(lacking)} that only my weights have")]
+        if self.synced and not self._behind and not theirs.missing(mine):
+            return [Drop(sender, "snapshot", "nothing new")]
+        merged = theirs.copy()
+        self.replica.weights.copy_(snapshot.weights)
+        for push in pushes + more:
+            self.replica.weights.add_(push.payload)
+            for dot in push.dots:
+                merged.add(dot)
+        effects: list[Effect] = []
+        self._behind = False
+        if not self.synced:
+            self.synced = True
+            self.replica.clock = merged
+            self.baseline = view
+            self.knowledge = Knowledge(merged)
+            if snapshot.history:
+                self.agreement.advance(snapshot.history[-1], now)
+            effects += self._verdicts(self.membership.learn(snapshot.members, now))
+        elif newer:
+            effects += self._move(newer, merged, now)
+        else:
+            self.replica.clock = merged
+        return [Adopted(sender, snapshot, tuple(kept), tuple(retired)), *effects]
+
+    # -- inside: members -------------------------------------------------------------------------
+
+    def _verdicts(self, effects: list[Effect]) -> list[Effect]:
+        """What a member had in an earlier life says nothing about this one."""
+        for effect in effects:
+            if isinstance(effect, Verdict):
+                self.knowledge.forget(effect.name)
+        return effects
+
+    def _neighbour_names(self) -> tuple[str, ...]:
+        if self._neighbours_version != self.membership.version:
+            self._neighbours_version = self.membership.version
+            live = self.membership.live()
+            self._neighbours = topology.neighbours(self.config.topology, self.name, live)
+            self.knowledge.keep_only(live)
+            for to in self.outbox.waiting():
+                if to not in live:
+                    self.outbox.forget(to)
+        return self._neighbours

@@ -1,0 +1,95 @@
+"""Updates kept as they were sent or received, until everyone has them.
+
+A node's own updates are its log: kept without a bound until every live member has them. Updates of
+others are kept up to a number of bytes, so that one whose origin dies right after reaching a single
+peer is still passed on to the rest. Past the bound the oldest go: they are then only in the weights,
+and are passed on by snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from murmurate.core.clock import Clock, Dot, Key, Range
+from murmurate.core.message import STAMPS_MAX, Push
+
+
+class Store:
+    """Pushes by the dots in them; each dot stands in one push at most."""
+
+    __slots__ = ("_by_dot", "_bytes_max", "_entries", "nbytes")
+
+    def __init__(self, bytes_max: int | None = None) -> None:
+        self._bytes_max = bytes_max
+        self._by_dot: dict[Dot, Push] = {}
+        self._entries: dict[Dot, Push] = {}  # by first dot, in order of arrival
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, dot: Dot) -> bool:
+        return dot in self._by_dot
+
+    def __iter__(self) -> Iterator[Push]:
+        return iter(list(self._entries.values()))
+
+    def add(self, push: Push) -> None:
+        """Keep a push, unless one of its updates is kept already."""
+        if any(stamp.dot in self._by_dot for stamp in push.stamps):
+            return
+        for stamp in push.stamps:
+            self._by_dot[stamp.dot] = push
+        self._entries[push.stamps[0].dot] = push
+        self.nbytes += push.nbytes
+        if self._bytes_max is not None:
+            while self.nbytes > self._bytes_max and len(self._entries) > 1:
+                self._remove(next(iter(self._entries.values())))
+
+    def serve(self, ranges: Iterable[Range]) -> tuple[list[Push], list[Dot]]:
+        """Pushes made of wanted updates only, and the wanted dots that none of them has."""
+        wanted: dict[Dot, None] = {}
+        for span in ranges:
+            for dot in span.dots():
+                wanted[dot] = None
+                if len(wanted) > STAMPS_MAX:
+                    return [], list(wanted)
+        return self.cover(wanted)
+
+    def cover(self, wanted: dict[Dot, None]) -> tuple[list[Push], list[Dot]]:
+        """As `serve`, for a set of dots in a given order."""
+        found: dict[Dot, Push] = {}
+        lacking: list[Dot] = []
+        for dot in wanted:
+            push = self._by_dot.get(dot)
+            if push is not None and (
+                len(push.stamps) == 1 or all(stamp.dot in wanted for stamp in push.stamps)
+            ):
+                found[push.stamps[0].dot] = push
+            else:
+                lacking.append(dot)
+        return list(found.values()), lacking
+
+    def prune(self, stable: Clock) -> list[Dot]:
+        """Let go of what is in `stable` altogether; the dots of it."""
+        return self._drop(lambda push: all(stamp.dot in stable for stamp in push.stamps))
+
+    def drop_epochs(self, keys: Iterable[Key]) -> list[Dot]:
+        """Let go of every push that touches these epochs: everyone has them, so nobody can use it."""
+        gone = frozenset(keys)
+        return self._drop(
+            lambda push: any((stamp.dot.origin, stamp.dot.epoch) in gone for stamp in push.stamps)
+        )
+
+    def _drop(self, unwanted: Callable[[Push], bool]) -> list[Dot]:
+        out: list[Dot] = []
+        for push in [push for push in self._entries.values() if unwanted(push)]:
+            self._remove(push)
+            out += push.dots
+        return out
+
+    def _remove(self, push: Push) -> None:
+        del self._entries[push.stamps[0].dot]
+        for stamp in push.stamps:
+            del self._by_dot[stamp.dot]
+        self.nbytes -= push.nbytes

@@ -1,0 +1,85 @@
+"""A seeded disk: what is synced survives a crash, nothing else does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+from murmurate.core.agreement import Vow
+from murmurate.core.clock import Dot
+from murmurate.core.message import Push, Snapshot
+
+
+class DiskFull(Exception):
+    """ENOSPC: nothing was written."""
+
+
+class Disk:
+    """One node's epoch, vow, log of own updates and the last checkpoints."""
+
+    CHECKPOINTS_KEPT = 3
+
+    def __init__(self, rng: random.Random, counts: Counter[str]) -> None:
+        self.rng = rng
+        self.counts = counts
+        self.full = False
+        self.epoch = 0
+        self.vow: Vow | None = None
+        self.log: dict[Dot, Push] = {}
+        self.checkpoints: list[Snapshot] = []
+        self._pruned: dict[Dot, Push] = {}
+
+    def new_epoch(self) -> int:
+        """A number no earlier life had; durable before it is used."""
+        self._room()
+        self.epoch += 1
+        return self.epoch
+
+    def append(self, push: Push) -> None:
+        """Log an update of my own; durable when this returns."""
+        self._room()
+        self.log[push.stamps[0].dot] = push
+
+    def save(self, key: str, value: Any) -> None:
+        self._room()
+        if key != "vow":
+            raise KeyError(key)
+        self.vow = value
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        """Written beside the old ones, synced, then renamed: there is always a whole one."""
+        self._room()
+        self.checkpoints = [*self.checkpoints[1 - self.CHECKPOINTS_KEPT :], snapshot]
+
+    def prune(self, dots: tuple[Dot, ...]) -> None:
+        """Not synced: a crash may bring these back, which does no harm."""
+        for dot in dots:
+            push = self.log.pop(dot, None)
+            if push is not None:
+                self._pruned[dot] = push
+
+    def crash(self) -> None:
+        """Lose what was not synced."""
+        if self._pruned and self.rng.random() < 0.5:
+            self.counts["unsynced write lost"] += 1
+            self.log = {**self._pruned, **self.log}
+        self._pruned = {}
+
+    def newest_checkpoint(self, flip: float) -> Snapshot | None:
+        """The newest whole one: a flipped bit is found by the checksum, and the one before used."""
+        if len(self.checkpoints) > 1 and self.rng.random() < flip:
+            self.counts["checkpoint damaged"] += 1
+            self.checkpoints.pop()
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def wipe_state(self) -> None:
+        """Start as a newcomer under the same name: only the epoch counter is kept."""
+        self.log = {}
+        self.checkpoints = []
+        self._pruned = {}
+
+    def _room(self) -> None:
+        if self.full:
+            self.counts["disk full"] += 1
+            raise DiskFull

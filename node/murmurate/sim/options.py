@@ -1,0 +1,134 @@
+"""What a simulated run is made of, drawn from its seed unless given."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from murmurate.core.membership import Timing
+from murmurate.core.peer import PeerConfig
+from murmurate.core.topology import TOPOLOGIES
+
+ELEMENTS = 2
+ELEMENT_BYTES = 8
+PAYLOAD_BYTES = ELEMENTS * ELEMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the caller fixes; None is drawn from the seed."""
+
+    nodes: tuple[int, int] = (3, 16)
+    topology: str | None = None
+    faults_s: float | None = None
+    updates_per_node: int | None = None
+    settle_s_max: float = 20.0
+    compact: bool | None = None
+    """Also wait until finished epochs have left the clocks."""
+    faults: bool = True
+    forget_after_s: float = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How bad one run's surroundings are. Rates are per node and second."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    delay_s: float = 0.002
+    reorder_s: float = 0.0
+    late_duplicate_s: float = 0.0
+    cut_rate: float = 0.0
+    one_way: bool = False
+    clog_rate: float = 0.0
+    slow_links: float = 0.0
+    pause_rate: float = 0.0
+    pause_s_max: float = 0.0
+    crash_rate: float = 0.0
+    crash_between_rate: float = 0.0
+    """Chance of a crash between logging and sending one update."""
+    disk_loss: bool = False
+    disk_full_rate: float = 0.0
+    bit_flip: float = 0.0
+    clock_jumps: bool = False
+    join_rate: float = 0.0
+    leave_rate: float = 0.0
+    hostile_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything that is fixed before the first event of a run."""
+
+    nodes: int
+    faults_s: float
+    step_s: float
+    exact: bool
+    drain: bool
+    """Fold at step boundaries, as the training thread does; else on arrival."""
+    compact: bool
+    config: PeerConfig
+    faults: Faults = field(default_factory=Faults)
+
+
+SIM_TIMING = Timing(probe_interval_s=1.0, probe_timeout_s=0.4)
+
+
+def draw(rng: random.Random, options: Options) -> Setting:
+    """The setting of one seed. Each fault is on in about every other run (swarm testing)."""
+    low, high = options.nodes
+    # Small swarms find most mistakes; large ones are dear: half of the runs have at most 5 above
+    # the least.
+    nodes = rng.randint(low, high) if rng.random() < 0.15 else rng.randint(low, min(high, low + 5))
+    topology = options.topology or rng.choice(TOPOLOGIES)
+    faults_s = options.faults_s if options.faults_s is not None else rng.uniform(4.0, 8.0)
+    updates = options.updates_per_node or 28
+
+    def sometimes(value: float, chance: float = 0.5) -> float:
+        return value if rng.random() < chance else 0.0
+
+    faults = Faults()
+    if options.faults:
+        faults = Faults(
+            loss=sometimes(rng.uniform(0.0, 0.3)),
+            duplicate=sometimes(rng.uniform(0.0, 0.5)),
+            delay_s=rng.choice((0.002, 0.03, 0.1)),
+            reorder_s=sometimes(0.3),
+            late_duplicate_s=sometimes(2.0, 0.3),
+            cut_rate=sometimes(rng.uniform(0.0, 0.15)),
+            one_way=rng.random() < 0.3,
+            clog_rate=sometimes(0.05, 0.3),
+            slow_links=sometimes(rng.uniform(0.0, 0.5), 0.4),
+            pause_rate=sometimes(0.04, 0.4),
+            pause_s_max=rng.choice((0.5, 3.0, 10.0)),
+            crash_rate=sometimes(rng.uniform(0.0, 0.08)),
+            crash_between_rate=sometimes(0.01, 0.4),
+            disk_loss=rng.random() < 0.25,
+            disk_full_rate=sometimes(0.03, 0.3),
+            bit_flip=sometimes(0.3, 0.3),
+            clock_jumps=rng.random() < 0.2,
+            join_rate=sometimes(0.04, 0.4),
+            leave_rate=sometimes(0.04, 0.4),
+            hostile_rate=sometimes(0.2, 0.3),
+        )
+    config = PeerConfig(
+        topology=topology,
+        outbox_bytes_max=rng.choice((4, 16, 1024)) * PAYLOAD_BYTES,
+        store_bytes_max=4096 * PAYLOAD_BYTES,
+        pace_s=rng.choice((0.0, 0.2)) if topology in ("tree", "star") else 0.0,
+        digest_interval_s=0.5,
+        forget_after_s=options.forget_after_s,
+        agree_interval_s=1.0,
+        snapshot_wait_s=1.0,
+        timing=SIM_TIMING,
+    )
+    return Setting(
+        nodes=nodes,
+        faults_s=faults_s,
+        step_s=faults_s / updates,
+        exact=rng.random() < 0.9,
+        drain=rng.random() < 0.5,
+        compact=options.compact if options.compact is not None else rng.random() < 0.25,
+        config=config,
+        faults=faults,
+    )

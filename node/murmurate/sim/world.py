@@ -1,0 +1,669 @@
+"""Virtual time: one heap of events drives real `Peer` objects, a seeded network and seeded disks."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from murmurate.core.clock import Clock
+from murmurate.core.effect import (
+    Adopted,
+    Applied,
+    Deliver,
+    Drop,
+    Effect,
+    Moved,
+    Prune,
+    Rejoin,
+    Save,
+    Send,
+    Verdict,
+)
+from murmurate.core.message import Generation, Push, Snapshot
+from murmurate.core.peer import Past, Peer
+from murmurate.core.replica import Replica
+from murmurate.errors import MurmurateError, PromiseBroken
+from murmurate.sim.disk import Disk, DiskFull
+from murmurate.sim.hostile import strike
+from murmurate.sim.network import Network
+from murmurate.sim.options import ELEMENTS, PAYLOAD_BYTES, Options, Setting, draw
+from murmurate.sim.truth import Truth
+
+TICK_S = 0.1
+
+
+@dataclass(slots=True)
+class Result:
+    """What one seed came to."""
+
+    seed: int
+    nodes: int = 0
+    topology: str = ""
+    events: int = 0
+    virtual_s: float = 0.0
+    settle_s: float = 0.0
+    applied: int = 0
+    staleness_checks: int = 0
+    generations: int = 0
+    trace_hash: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    failure: str = ""
+    last_events: tuple[str, ...] = ()
+
+
+class Node:
+    """One machine: a disk that survives, a process that may not, and a clock of its own."""
+
+    __slots__ = (
+        "batch",
+        "busy",
+        "disk",
+        "drift",
+        "inbox",
+        "leaving_until",
+        "life",
+        "name",
+        "offset",
+        "paused",
+        "peer",
+        "pending",
+        "step_s",
+        "stopped",
+    )
+
+    def __init__(self, name: str, disk: Disk, rng: random.Random, step_s: float) -> None:
+        self.name = name
+        self.disk = disk
+        self.peer: Peer | None = None
+        self.life = 0
+        self.offset = rng.random() * 1000.0
+        self.drift = rng.uniform(0.95, 1.05)
+        self.step_s = step_s * rng.choice((0.7, 1.0, 1.0, 1.5))
+        self.paused: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+        self.inbox: list[tuple[str, Push | Snapshot]] = []
+        self.batch: tuple[Clock, frozenset[int]] | None = None
+        self.pending: torch.Tensor | None = None
+        self.busy: set[str] = set()
+        self.leaving_until = 0.0
+        self.stopped = False
+        """Will not come back: left for good, or its disk is gone."""
+
+    def now(self, time: float) -> float:
+        """This machine's monotonic clock: its own zero, its own speed."""
+        return self.offset + time * self.drift
+
+
+class World:
+    """All machines, the network between them, and the truth about them."""
+
+    def __init__(self, seed: int, options: Options | None = None) -> None:
+        self.seed = seed
+        self.options = options or Options()
+        self.rng = random.Random(f"murmurate/{seed}")
+        self.setting: Setting = draw(self.rng, self.options)
+        self.counts: Counter[str] = Counter()
+        self.network = Network(self.setting.faults, self.rng, self.counts)
+        self.time = 0.0
+        self.events = 0
+        self.training = True
+        self.nodes: dict[str, Node] = {}
+        self.recent: deque[str] = deque(maxlen=40)
+        self.digest = hashlib.blake2b(digest_size=8)
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        dtype = torch.int64 if self.setting.exact else torch.float32
+        self.w0 = torch.tensor([self.rng.randrange(1000) for _ in range(ELEMENTS)]).to(dtype)
+        self.truth = Truth(self.w0)
+        names = [f"n{i:02}" for i in range(self.setting.nodes)]
+        self.founding = (Generation(0, tuple(names)),)
+        self._next_name = len(names)
+        for name in names:
+            self._found(name, names)
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def at(self, time: float, act: Callable[..., None], *args: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (time, self._count, act, args))
+
+    def run_until(self, time: float, done: Callable[[], bool] | None = None) -> bool:
+        """Carry out events up to `time`; with `done`, stop as soon as it holds."""
+        heap = self._heap
+        while heap and heap[0][0] <= time:
+            self.time, _, act, args = heapq.heappop(heap)
+            self.events += 1
+            act(*args)
+            if done is not None and self.events % 8 == 0 and done():
+                return True
+        self.time = time
+        return done is not None and done()
+
+    def note(self, kind: str, name: str, what: object = "") -> None:
+        line = f"{self.time:.4f} {name} {kind} {what}"
+        self.digest.update(line.encode())
+        self.recent.append(line)
+
+    # -- machines --------------------------------------------------------------------------------
+
+    def _found(self, name: str, names: list[str]) -> None:
+        """One of the first: starts with the common weights and knows the others."""
+        node = self._machine(name)
+        self._start(node, [n for n in names if n != name], founder=True)
+
+    def _machine(self, name: str) -> Node:
+        node = Node(name, Disk(self.rng, self.counts), self.rng, self.setting.step_s)
+        self.nodes[name] = node
+        return node
+
+    def _start(self, node: Node, seed_peers: list[str], *, founder: bool = False) -> None:
+        """A process starts: a new epoch first, durable, then what the disk has."""
+        try:
+            epoch = node.disk.new_epoch()
+        except DiskFull:
+            self.at(self.time + 0.5, self._start, node, seed_peers)
+            return
+        founder = founder or (node.name in self.founding[0].roster and not node.disk.checkpoints)
+        checkpoint = node.disk.newest_checkpoint(self.setting.faults.bit_flip)
+        log = tuple(node.disk.log.values())
+        if checkpoint is not None:
+            replica = Replica(checkpoint.weights.clone(), checkpoint.clock.copy())
+            history: tuple[Generation, ...] = checkpoint.history
+        else:
+            replica = Replica(self.w0.clone())
+            history = self.founding if founder else ()
+        node.peer = Peer(
+            node.name,
+            epoch,
+            replica,
+            rng=random.Random(f"{self.seed}/{node.name}/{epoch}"),
+            config=self.setting.config,
+            history=history,
+            past=Past(log=log, vow=node.disk.vow),
+            synced=checkpoint is not None or founder,
+        )
+        node.life += 1
+        node.inbox = []
+        node.batch = None
+        node.pending = None
+        node.busy = set()
+        node.leaving_until = 0.0
+        self.truth.restored(
+            node.name, checkpoint, [push.stamps[0].dot for push in log], node.peer.clock
+        )
+        self.note("starts", node.name, epoch)
+        self._carry_out(node, node.peer.join(seed_peers, node.now(self.time)))
+        self.at(self.time + self.rng.random() * TICK_S, self._tick, node, node.life)
+        self.at(self.time + self.rng.random() * node.step_s, self._begin, node, node.life)
+        self.at(self.time + self.rng.uniform(0.5, 2.0), self._checkpoint, node, node.life)
+
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.peer is not None]
+
+    def peers(self) -> list[Peer]:
+        """Peers that are there to stay."""
+        return [n.peer for n in self.nodes.values() if n.peer is not None and not n.leaving_until]
+
+    def _alive(self, node: Node, life: int) -> bool:
+        return node.peer is not None and node.life == life
+
+    def _postponed(self, node: Node, act: Callable[..., None], *args: Any) -> bool:
+        if node.paused is None:
+            return False
+        node.paused.append((act, args))
+        return True
+
+    # -- a process's own events ------------------------------------------------------------------
+
+    def _tick(self, node: Node, life: int) -> None:
+        if not self._alive(node, life) or self._postponed(node, self._tick, node, life):
+            return
+        assert node.peer is not None
+        self.at(self.time + TICK_S, self._tick, node, life)
+        self._carry_out(node, node.peer.tick(node.now(self.time)))
+        self._pump(node)
+        if node.leaving_until and node.peer is not None:
+            settled = node.peer.settled()
+            if settled or self.time > node.leaving_until:
+                self.counts["left in peace" if settled else "left in haste"] += 1
+                self._stop(node, "left")
+                node.stopped = True
+
+    def _begin(self, node: Node, life: int) -> None:
+        """A batch is started: its context is the clock of this instant."""
+        if not self._alive(node, life) or self._postponed(node, self._begin, node, life):
+            return
+        assert node.peer is not None
+        if not self.training or node.leaving_until:
+            return
+        self._drain(node)
+        if node.peer is None:
+            return
+        if node.peer.synced:
+            node.batch = (node.peer.context(), self.truth.context(node.name))
+        compute = node.step_s * (0.5 + 0.5 * self.rng.expovariate(1.0))
+        self.at(self.time + compute, self._finish, node, life)
+
+    def _finish(self, node: Node, life: int) -> None:
+        """The batch is done: log, then fold and send, and start the next."""
+        if not self._alive(node, life) or self._postponed(node, self._finish, node, life):
+            return
+        if node.batch is not None and not node.leaving_until:
+            self._publish(node)
+        if node.peer is not None:
+            self._begin(node, life)
+
+    def _publish(self, node: Node) -> None:
+        assert node.peer is not None and node.batch is not None
+        peer = node.peer
+        context, true_context = node.batch
+        node.batch = None
+        if peer.baseline.lift(context) is None:
+            return
+        delta = torch.tensor([self.rng.randrange(-(2**20), 2**20) for _ in range(ELEMENTS)])
+        delta = delta.to(self.w0.dtype)
+        if node.pending is not None:
+            delta = delta + node.pending
+        push = peer.prepare(delta, context)
+        try:
+            self._log(node, push, true_context)
+        except DiskFull:
+            node.pending = delta
+            return
+        node.pending = None
+        if self.setting.faults.crash_between_rate and not self.network.calm:
+            if self.rng.random() < self.setting.faults.crash_between_rate:
+                self.counts["crash between log and send"] += 1
+                self._crash(node)
+                return
+        if node.peer is not None:
+            self._commit(node, push)
+
+    def _log(self, node: Node, push: Push, true_context: frozenset[int]) -> None:
+        node.disk.append(push)
+        self.truth.published(push, true_context)
+        self.note("logs", node.name, push.stamps[0].dot)
+
+    def _commit(self, node: Node, push: Push) -> None:
+        assert node.peer is not None
+        self._carry_out(node, node.peer.commit(push))
+        self.truth.check(node.peer)
+        self._pump(node)
+
+    def _drain(self, node: Node) -> None:
+        """Fold what has arrived since the last step."""
+        while node.inbox and node.peer is not None:
+            sender, message = node.inbox.pop(0)
+            self._fold(node, sender, message)
+
+    def _checkpoint(self, node: Node, life: int) -> None:
+        if not self._alive(node, life) or self._postponed(node, self._checkpoint, node, life):
+            return
+        assert node.peer is not None
+        self.at(self.time + self.rng.uniform(0.5, 2.0), self._checkpoint, node, life)
+        if node.peer.synced:
+            self._write_checkpoint(node)
+
+    def _write_checkpoint(self, node: Node) -> None:
+        assert node.peer is not None
+        snapshot = node.peer.snapshot()
+        self.truth.snapshot_made(node.name, snapshot)
+        try:
+            node.disk.checkpoint(snapshot)
+        except DiskFull:
+            return
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _arrive(self, sender: str, node: Node, message: Any) -> None:
+        if node.peer is None or self._postponed(node, self._arrive, sender, node, message):
+            return
+        peer = node.peer
+        if isinstance(message, Push):
+            self.note("gets", node.name, message.stamps[0].dot)
+        else:
+            self.note("gets", node.name, type(message).__name__)
+        self._carry_out(node, peer.receive(sender, message, node.now(self.time)))
+        if node.peer is not None:
+            self._pump(node)
+
+    def _fold(self, node: Node, sender: str, message: Push | Snapshot) -> None:
+        assert node.peer is not None
+        peer = node.peer
+        self._carry_out(node, peer.fold(sender, message, node.now(self.time)))
+        if node.peer is peer:
+            self.truth.check(peer)
+            self._check_bounds(peer)
+
+    def _check_bounds(self, peer: Peer) -> None:
+        limit = max(peer.config.outbox_bytes_max, PAYLOAD_BYTES) + PAYLOAD_BYTES
+        for to in peer.outbox.waiting():
+            if peer.outbox.nbytes(to) > limit:
+                raise PromiseBroken("P10", f"{peer.name}: {peer.outbox.nbytes(to)} bytes for {to}")
+
+    def _pump(self, node: Node) -> None:
+        """Hand pushes to every link that is free."""
+        peer = node.peer
+        if peer is None:
+            return
+        now = node.now(self.time)
+        for to in peer.ready(now):
+            while to not in node.busy:
+                push = peer.take(to, now)
+                if push is None:
+                    break
+                sending_s = self.network.sending_s(node.name, to)
+                self._transmit(node.name, to, push, self.time + sending_s)
+                if sending_s:
+                    node.busy.add(to)
+                    self.at(self.time + sending_s, self._link_free, node, node.life, to)
+                elif peer.config.pace_s:
+                    break
+
+    def _link_free(self, node: Node, life: int, to: str) -> None:
+        if not self._alive(node, life) or self._postponed(node, self._link_free, node, life, to):
+            return
+        node.busy.discard(to)
+        self._pump(node)
+
+    def _transmit(self, source: str, target: str, message: Any, time: float) -> None:
+        node = self.nodes.get(target)
+        if node is None:
+            return
+        kind = "updates in sums" if isinstance(message, Push) and len(message.stamps) > 1 else ""
+        if kind:
+            self.counts[kind] += len(message.stamps)
+        for arrival in self.network.arrivals(source, target, time):
+            self.at(arrival, self._arrive, source, node, message)
+
+    def _carry_out(self, node: Node, effects: list[Effect]) -> None:
+        """In order; when one fails, the rest is dropped."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                if isinstance(effect.message, Snapshot):
+                    self.counts["snapshots"] += 1
+                    self.truth.snapshot_made(node.name, effect.message)
+                self._transmit(node.name, effect.to, effect.message, self.time)
+            elif isinstance(effect, Deliver):
+                if self.setting.drain and self.training:
+                    node.inbox.append((effect.sender, effect.message))
+                else:
+                    self._fold(node, effect.sender, effect.message)
+                    if node.peer is None:
+                        return
+            elif isinstance(effect, Applied):
+                self.note("folds", node.name, effect.dots[0])
+                self.truth.applied_at(node.name, effect.dots, effect.staleness)
+            elif isinstance(effect, Drop):
+                self.counts[f"dropped: {effect.reason}"] += effect.count
+            elif isinstance(effect, Adopted):
+                self.note("adopts", node.name, effect.giver)
+                self.counts["snapshots adopted"] += 1
+                self.truth.adopted(node.name, effect.snapshot, effect.kept, effect.retired)
+                node.batch = None
+                self._write_checkpoint(node)
+            elif isinstance(effect, Save):
+                try:
+                    node.disk.save(effect.key, effect.value)
+                except DiskFull:
+                    return
+            elif isinstance(effect, Prune):
+                node.disk.prune(effect.dots)
+            elif isinstance(effect, Verdict):
+                self.counts[f"verdict: {effect.state}"] += 1
+                self.note(effect.state, node.name, effect.name)
+                self.truth.verdict(node.name, (effect.name, effect.epoch), effect.state)
+            elif isinstance(effect, Moved):
+                self.note("moves", node.name, effect.generation.number)
+                self.counts["moves to a new baseline"] += 1
+                self.truth.left[node.name] = set()
+            elif isinstance(effect, Rejoin):
+                self._rejoin(node, effect.reason)
+                return
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _stop(self, node: Node, why: str) -> None:
+        node.peer = None
+        node.paused = None
+        self.truth.stops(node.name)
+        self.note("stops", node.name, why)
+
+    def _crash(self, node: Node, down_s: float | None = None) -> None:
+        self.counts["crash"] += 1
+        self._stop(node, "crash")
+        node.disk.crash()
+        if down_s is None:
+            down_s = self.rng.choice((0.1, 0.5, 2.0, 8.0))
+        self.at(self.time + down_s, self._restart, node)
+
+    def _restart(self, node: Node) -> None:
+        if node.peer is None and not node.stopped:
+            self._start(node, self._some_live(node.name))
+
+    def _rejoin(self, node: Node, reason: str) -> None:
+        """Voted out while away: whatever only this node had is void, and says so."""
+        self.counts["voted out and back"] += 1
+        self.note("rejoins", node.name, reason)
+        held = self.truth.held[node.name].ids
+        others = [n.name for n in self.live() if n is not node]
+        elsewhere = set().union(*(self.truth.held[name].ids for name in others))
+        self.truth.retired |= held - elsewhere
+        self._stop(node, "rejoin")
+        node.disk.wipe_state()
+        self._start(node, self._some_live(node.name))
+
+    def _some_live(self, name: str) -> list[str]:
+        names = [node.name for node in self.live() if node.name != name and not node.leaving_until]
+        self.rng.shuffle(names)
+        return names[:3]
+
+    def _fault(self) -> None:
+        """Every 0.1 s: perhaps something bad happens to somebody."""
+        if self.network.calm:
+            return
+        self.at(self.time + 0.1, self._fault)
+        faults, rng = self.setting.faults, self.rng
+        live = self.live()
+        names = [node.name for node in live]
+        rate = 0.1 * len(live)
+        if faults.cut_rate and len(live) > 1 and rng.random() < faults.cut_rate * rate:
+            side = set(rng.sample(names, rng.randint(1, len(names) - 1)))
+            paths = self.network.cut(side, set(names) - side)
+            self.at(self.time + rng.uniform(0.2, 3.0), self.network.heal, paths)
+        if faults.clog_rate and len(live) > 1 and rng.random() < faults.clog_rate * rate:
+            a, b = rng.sample(names, 2)
+            self.network.clog(a, b, self.time + rng.uniform(0.2, 2.0))
+        if faults.pause_rate and rng.random() < faults.pause_rate * rate:
+            self._pause(rng.choice(live), rng.uniform(0.1, faults.pause_s_max))
+        if faults.crash_rate and len(live) > 1 and rng.random() < faults.crash_rate * rate:
+            self._crash_or_lose(rng.choice(live))
+        if faults.disk_full_rate and rng.random() < faults.disk_full_rate * rate:
+            self._fill_disk(rng.choice(live).disk, rng.uniform(0.2, 2.0))
+        if faults.clock_jumps and rng.random() < 0.02 * rate:
+            self.counts["clock jump"] += 1
+            rng.choice(live).offset += rng.choice((1.0, 10.0, 3600.0))
+        if faults.join_rate and rng.random() < faults.join_rate * rate:
+            self._join()
+        if faults.leave_rate and len(live) > 2 and rng.random() < faults.leave_rate * rate:
+            self._leave(rng.choice(live))
+        if faults.hostile_rate and live and rng.random() < faults.hostile_rate * rate:
+            target = rng.choice(live)
+            if target.peer is not None and target.paused is None:
+                self.counts["hostile message"] += 1
+                strike(target.peer, rng, target.now(self.time))
+                self.truth.check(target.peer)
+
+    def _pause(self, node: Node, seconds: float) -> None:
+        if node.peer is None or node.paused is not None:
+            return
+        self.counts["pause"] += 1
+        node.paused = []
+        self.at(self.time + seconds, self._resume, node, node.life)
+
+    def _resume(self, node: Node, life: int) -> None:
+        if not self._alive(node, life) or node.paused is None:
+            return
+        waiting, node.paused = node.paused, None
+        for act, args in waiting:
+            if self._alive(node, life):
+                act(*args)
+
+    def _crash_or_lose(self, node: Node) -> None:
+        if node.peer is None:
+            return
+        if self.setting.faults.disk_loss and len(self.live()) > 2 and self.rng.random() < 0.3:
+            self.counts["disk lost"] += 1
+            self._stop(node, "disk lost")
+            node.stopped = True
+            self.at(self.time + 0.5, self._join)
+        else:
+            self._crash(node)
+
+    def _fill_disk(self, disk: Disk, seconds: float) -> None:
+        disk.full = True
+        self.at(self.time + seconds, self._free_disk, disk)
+
+    def _free_disk(self, disk: Disk) -> None:
+        disk.full = False
+
+    def _join(self) -> None:
+        """A newcomer, or one who left and comes back with its old disk."""
+        gone = [
+            node
+            for node in self.nodes.values()
+            if node.stopped and node.peer is None and node.leaving_until
+        ]
+        seed_peers = self._some_live("")
+        if not seed_peers:
+            return
+        if gone and self.rng.random() < 0.5:
+            self.counts["rejoin"] += 1
+            node = self.rng.choice(gone)
+            node.stopped = False
+        else:
+            self.counts["join"] += 1
+            node = self._machine(f"n{self._next_name:02}")
+            self._next_name += 1
+        self._start(node, seed_peers)
+
+    def _leave(self, node: Node) -> None:
+        staying = [n for n in self.live() if not n.leaving_until]
+        if node.peer is None or node.leaving_until or node.paused is not None or len(staying) < 3:
+            return
+        if not node.peer.synced:
+            return
+        self._drain(node)
+        if node.peer is None:
+            return
+        self.counts["leave"] += 1
+        node.leaving_until = self.time + 8.0
+        self._carry_out(node, node.peer.leave(node.now(self.time)))
+
+    # -- the two phases --------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Faults, then calm; raises `PromiseBroken` when a promise does not hold."""
+        self.at(0.1, self._fault)
+        self.run_until(self.setting.faults_s)
+        must_have = self._calm_down()
+        calm_at = self.time
+        if not self.run_until(calm_at + self.options.settle_s_max, self._settled):
+            raise PromiseBroken("P5", f"not the same set {self.options.settle_s_max:.0f} s after"
+                                f" the last fault: {self._differences()}")
+        settle_s = self.time - calm_at
+        self.truth.final(self.peers(), must_have)
+        if self.setting.compact and self._quorum():
+            if not self.run_until(self.time + 60.0, self._compacted):
+                raise PromiseBroken("P12", f"finished epochs stay in the clocks: {self._entries()}")
+            self.truth.final(self.peers(), must_have)
+        return Result(
+            seed=self.seed,
+            nodes=self.setting.nodes,
+            topology=self.setting.config.topology,
+            events=self.events,
+            virtual_s=self.time,
+            settle_s=settle_s,
+            applied=self.truth.applied,
+            staleness_checks=self.truth.staleness_checks,
+            generations=max(peer.baseline.number for peer in self.peers()),
+            trace_hash=self.digest.hexdigest(),
+            counts=self.counts,
+        )
+
+    def _calm_down(self) -> set[int]:
+        """All faults end, everyone who can comes back; returns what must not get lost."""
+        self.training = False
+        self.network.calm_down()
+        for node in list(self.nodes.values()):
+            node.disk.full = False
+            if node.paused is not None:
+                self._resume(node, node.life)
+            if node.peer is None and not node.stopped:
+                self._restart(node)
+        must_have: set[int] = set()
+        for node in self.live():
+            self._drain(node)
+        for node in self.live():
+            must_have |= self.truth.held[node.name].ids
+        return must_have
+
+    def _settled(self) -> bool:
+        return all(not n.leaving_until for n in self.live()) and self.truth.same_everywhere(
+            self.peers()
+        )
+
+    def _differences(self) -> str:
+        peers = self.peers()
+        sets = {peer.name: self.truth.held[peer.name].ids for peer in peers}
+        everything = set().union(*sets.values())
+        return "; ".join(
+            f"{name} lacks {len(everything - have)}" + ("" if peer.synced else " (not synced)")
+            for peer, (name, have) in zip(peers, sets.items(), strict=True)
+        )
+
+    def _quorum(self) -> bool:
+        """Whether the newest roster has a live majority: without it nothing can be agreed on."""
+        newest = max((peer.baseline for peer in self.peers()), key=lambda b: b.number)
+        live = {peer.name for peer in self.peers()}
+        return 2 * len([name for name in newest.roster if name in live]) > len(newest.roster)
+
+    def _compacted(self) -> bool:
+        lives = {(peer.name, peer.epoch) for peer in self.peers()}
+        return all(set(peer.clock.keys()) <= lives for peer in self.peers())
+
+    def _entries(self) -> str:
+        lives = {(peer.name, peer.epoch) for peer in self.peers()}
+        return "; ".join(
+            f"{peer.name}: {[key for key in peer.clock.keys() if key not in lives]}"
+            for peer in self.peers()
+        )
+
+
+def simulate(seed: int, options: Options | None = None) -> Result:
+    """Run one seed; a broken promise is in `failure`, with the last events before it."""
+    world = World(seed, options)
+    try:
+        return world.run()
+    except MurmurateError as error:
+        where = "" if isinstance(error, PromiseBroken) else traceback.format_exc(limit=-3)
+        return Result(
+            seed=seed,
+            nodes=world.setting.nodes,
+            topology=world.setting.config.topology,
+            events=world.events,
+            virtual_s=world.time,
+            staleness_checks=world.truth.staleness_checks,
+            applied=world.truth.applied,
+            trace_hash=world.digest.hexdigest(),
+            counts=world.counts,
+            failure=f"{type(error).__name__} {error}{where}",
+            last_events=tuple(world.recent),
+        )
