@@ -41,7 +41,7 @@ def test_section_3_a_tenth_of_delay_adds_a_tenth(between: bool) -> None:
 def test_section_3_sixty_four_models_would_have_63() -> None:
     """«While using 16 nodes (64 models), we had an average staleness of 55»: nobody idle and no
     delay would be 63, and any delay more, so the 64 models were not always computing."""
-    seen = run(Setting(means_s=[1.0] * 64, until_s=30, seed=0))
+    seen = run(Setting(means_s=[1.0] * 64, until_s=22, seed=0))
     assert seen.every.mean == pytest.approx(gossip_expected(64, 1.0, 1.0, 0.0), rel=0.015)
     assert gossip_expected(64, 1.0, 1.0, 0.0) == 63.0
     assert seen.busy == pytest.approx(1.0)
@@ -50,8 +50,8 @@ def test_section_3_sixty_four_models_would_have_63() -> None:
 def test_section_3_one_mini_batch_generator_explains_3_and_55() -> None:
     """Section 2: «the Mini Batch Generator (MBG) is a node that generates and asynchronously sends
     mini batches». One that gives out 55.9 batches per compute time never keeps 4 models waiting and
-    always 64: one parameter, both of the paper's figures. (It does not prove the cause: folding
-    that costs 0.23 % of a computation per update would show the same two.)
+    always 64: one parameter, both of the paper's figures. (It does not prove the cause: by
+    the same law, folding that costs 0.23 % of a computation per update would do.)
 
     Where the generator is the bottleneck, (n - 1) lambda mu = 55.03 is 0.37 low: batches then start
     at an even pace whoever takes them, so while one is computed 55.9 others end, less the one that
@@ -60,10 +60,10 @@ def test_section_3_one_mini_batch_generator_explains_3_and_55() -> None:
     four = run(Setting(means_s=[1.0] * 4, batches_per_s=55.9, until_s=500, seed=1))
     assert four.every.mean == pytest.approx(3.0, abs=0.02)
     assert four.busy == pytest.approx(1.0, rel=0.001)
-    many = run(Setting(means_s=[1.0] * 64, batches_per_s=55.9, until_s=30, seed=1))
+    many = run(Setting(means_s=[1.0] * 64, batches_per_s=55.9, until_s=22, seed=1))
     assert many.every.mean == pytest.approx(55.0, abs=1.0)
     assert many.busy == pytest.approx(55.9 / 64, rel=0.01)
-    assert many.every.mean == pytest.approx(64 * many.busy - 0.5, rel=0.005)
+    assert many.every.mean == pytest.approx(64 * many.busy - 0.5, rel=0.01)
     assert gossip_expected(64, 55.9 / 64, 1.0, 0.0) == pytest.approx(55.03, abs=0.01)
 
 

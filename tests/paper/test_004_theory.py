@@ -102,6 +102,9 @@ def test_section_4_other_distributions_do_not_provide_the_same_results() -> None
         seen = steady(draw, n=10, k=10, transfer_s=5.0, runs=30)
         assert exact - printed == pytest.approx(above, abs=0.01)
         assert seen == pytest.approx(exact, abs=0.02)
+    closed = exact_expected(10, 10, MEAN_S, 5.0, renewals_shifted_exponential(5.0, SHIFT_S, RATE))
+    assert closed - printed == pytest.approx(-0.032, abs=1e-4)
+    assert seen == pytest.approx(closed, abs=0.01)
 
 
 def test_corollary_3_every_gradient_an_update() -> None:

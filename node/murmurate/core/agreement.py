@@ -6,10 +6,12 @@ exactly the same of it. If members did not agree on what was folded, distances w
 this is a vote: single-decree Paxos for each generation number, with flexible quorums.
 
 - Phase 2 needs *every* member of the new roster, and a majority of the old one. A member accepts
-  only if it holds exactly what is folded, and from then on takes no other update of those epochs.
-  So whoever is on the roster of a decided generation holds exactly its folds.
+  only if it holds exactly what is folded, for good, and from then on takes no other update of those
+  epochs. So whoever is on the roster of a decided generation holds exactly its folds.
 - Phase 1 needs a majority of the old roster. A value accepted before must be proposed again unless
   a member of its roster says that it did not accept it: then it cannot have been decided.
+- One who leaves stays on the roster until its epoch is folded as it holds it itself: it waits for
+  that, so that nothing of it gets lost.
 - A member is evicted (leaves the roster without its vote) only when it has been dead for long and
   a majority of the old roster remains: in a cut, at most one side can do it.
 
@@ -42,6 +44,7 @@ class View(Protocol):
 
     def live(self) -> tuple[str, ...]: ...
     def leaving(self, name: str) -> bool: ...
+    def lingering(self, now: float) -> tuple[str, ...]: ...
     def evictable(self, name: str, now: float) -> bool: ...
     def finished(self, now: float) -> tuple[Key, ...]: ...
     def held(self, key: Key) -> Runs: ...
@@ -66,6 +69,7 @@ class _Attempt:
     candidates: tuple[Key, ...]
     evict: tuple[str, ...]
     roster: tuple[str, ...]
+    lingering: tuple[str, ...]
     ends: float
     promises: dict[str, Promise]
     accepted: dict[str, None]
@@ -115,8 +119,7 @@ class Agreement:
         if attempt is not None:
             self._attempt = None
             if attempt.value is None and now >= attempt.ends:
-                # Not all promised: a value that may be decided can still be carried to its end.
-                effects = self._propose(attempt, view, complete=False)
+                effects = self._propose(attempt, view)
                 if effects:
                     return effects
         live = view.live()
@@ -132,12 +135,10 @@ class Agreement:
             return []
         old = self.current
         evict = tuple(name for name in old.roster if view.evictable(name, now))
-        stays = set(old.roster) | set(live)
-        roster = tuple(sorted(n for n in stays if n not in evict and not view.leaving(n)))
+        roster = tuple(sorted(n for n in {*old.roster, *live} if n not in evict))
+        lingering = view.lingering(now)
         candidates = view.finished(now)[:CANDIDATES_MAX]
-        if not candidates and roster == old.roster:
-            return []
-        if not roster or self.name not in roster:
+        if not candidates and roster == old.roster and not any(map(view.leaving, roster)):
             return []
         self._idle_rounds += 1
         highest = self.vow.promised[0] if self.vow and self.vow.number == old.number + 1 else 0
@@ -147,13 +148,14 @@ class Agreement:
             candidates=candidates,
             evict=evict,
             roster=roster,
+            lingering=lingering,
             ends=now + self.interval_s,
             promises={},
             accepted={},
         )
         self.due = now + self.interval_s
         ask = Prepare(old.number + 1, self._attempt.ballot, candidates)
-        asked = sorted(set(roster) | set(old.roster))
+        asked = sorted({*roster, *old.roster, *lingering})
         return [Send(name, ask) for name in asked if name != self.name] + self._on_prepare(
             self.name, ask, view
         )
@@ -177,11 +179,11 @@ class Agreement:
         if attempt is None or attempt.ballot != message.ballot or attempt.value is not None:
             return []
         attempt.promises[sender] = message
-        if all(name in attempt.promises for name in attempt.roster):
-            return self._propose(attempt, view, complete=True)
+        if all(name in attempt.promises for name in (*attempt.roster, *attempt.lingering)):
+            return self._propose(attempt, view)
         return []
 
-    def _propose(self, attempt: _Attempt, view: View, *, complete: bool) -> list[Effect]:
+    def _propose(self, attempt: _Attempt, view: View) -> list[Effect]:
         """Phase 2, when the promises allow a value."""
         assert self.current is not None
         old = self.current
@@ -192,9 +194,7 @@ class Agreement:
             return []
         value = self._bound(attempt)
         if value is None:
-            if not complete:
-                return []
-            value = self._choose(attempt, old)
+            value = self._choose(attempt, old, view)
             if value is None:
                 return []
         attempt.value = value
@@ -223,17 +223,28 @@ class Agreement:
                 return None
         return value
 
-    def _choose(self, attempt: _Attempt, old: Generation) -> Generation | None:
-        """Fold the candidates of which all members of the new roster hold exactly the same."""
-        held = [dict(attempt.promises[name].held) for name in attempt.roster]
-        folds = tuple(
-            (key, held[0].get(key, ()))
-            for key in attempt.candidates
-            if held[0].get(key) and all(h.get(key, ()) == held[0][key] for h in held[1:])
-        )
-        if not folds and attempt.roster == old.roster:
+    def _choose(self, attempt: _Attempt, old: Generation, view: View) -> Generation | None:
+        """Fold the candidates of which all hold exactly the same; let go who has left in order."""
+        if not all(name in attempt.promises for name in attempt.roster):
             return None
-        return Generation(attempt.number, attempt.roster, folds, attempt.evict)
+        held = {name: dict(promise.held) for name, promise in attempt.promises.items()}
+
+        def agreed(key: Key) -> bool:
+            mine = held[self.name].get(key, ())
+            asked = [*attempt.roster, *(name for name in attempt.lingering if name == key[0])]
+            return bool(mine) and all(name in held and held[name].get(key) == mine for name in asked)
+
+        folds = tuple((key, held[self.name][key]) for key in attempt.candidates if agreed(key))
+        folded = {key for key, _ in folds}
+        open_origins = {
+            key[0] for name in held for key, runs in held[name].items() if runs and key not in folded
+        }
+        roster = tuple(
+            name for name in attempt.roster if not view.leaving(name) or name in open_origins
+        )
+        if not roster or (not folds and roster == old.roster):
+            return None
+        return Generation(attempt.number, roster, folds, attempt.evict)
 
     def _on_accepted(self, sender: str, message: Accepted) -> list[Effect]:
         attempt = self._attempt
@@ -248,7 +259,7 @@ class Agreement:
         if 2 * sum(name in attempt.accepted for name in old) <= len(old):
             return []
         self._attempt = None
-        told = sorted(set(value.roster) | set(old))
+        told = sorted({*value.roster, *old, *attempt.lingering})
         decided = Decided((value,))
         # To myself as well: the peer moves when it hears it.
         return [Send(name, decided) for name in told]

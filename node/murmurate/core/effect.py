@@ -85,12 +85,14 @@ class Adopted:
     """A snapshot replaced the weights; what it lacked of mine was folded in again.
 
     `retired`: updates that were in my weights and are void by agreement of all members.
+    `given_up`: updates that were in my weights in a sum nobody can take apart any more.
     """
 
     giver: str
     snapshot: Any
     kept: tuple[Any, ...]
     retired: tuple[Any, ...]
+    given_up: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)

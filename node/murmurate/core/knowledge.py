@@ -6,7 +6,7 @@ likely still on its way, and asking would send it twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from murmurate.core.baseline import Baseline
 from murmurate.core.clock import Clock, Dot, Range
@@ -15,17 +15,19 @@ from murmurate.core.clock import Clock, Dot, Range
 class Knowledge:
     """The newest clock heard from each member, and the union of all that was heard."""
 
-    __slots__ = ("_clocks", "_heard", "_heard_before")
+    __slots__ = ("_clocks", "_durable", "_heard", "_heard_before")
 
     def __init__(self, start: Clock) -> None:
         self._clocks: dict[str, Clock] = {}
+        self._durable: dict[str, Clock] = {}
         self._heard = start.copy()
         self._heard_before = start.copy()
 
-    def note(self, name: str, clock: Clock, *, remember: bool = True) -> None:
-        """A member said what it has."""
+    def note(self, name: str, clock: Clock, durable: Clock, *, remember: bool = True) -> None:
+        """A member said what it has, and what it has for good."""
         if remember:
             self._clocks[name] = clock.copy()
+            self._durable[name] = durable
         self._heard.merge(clock)
 
     def note_push(self, name: str, context: Clock, dot: Dot) -> None:
@@ -40,11 +42,17 @@ class Knowledge:
     def of(self, name: str) -> Clock | None:
         return self._clocks.get(name)
 
+    def names(self) -> dict[str, None]:
+        """Whose clocks are known, in the order they were first heard of."""
+        return dict.fromkeys(self._clocks)
+
     def forget(self, name: str) -> None:
         self._clocks.pop(name, None)
+        self._durable.pop(name, None)
 
-    def keep_only(self, names: Iterable[str]) -> None:
-        self._clocks = {name: self._clocks[name] for name in names if name in self._clocks}
+    def keep_only(self, names: Container[str]) -> None:
+        for name in [name for name in self._clocks if name not in names]:
+            self.forget(name)
 
     def has(self, name: str, dots: Iterable[Dot]) -> bool:
         known = self._clocks.get(name)
@@ -60,22 +68,28 @@ class Knowledge:
         return [name for name in names if name in self._clocks and dot in self._clocks[name]]
 
     def everywhere(self, mine: Clock, names: Iterable[str]) -> Clock | None:
-        """What I and all of these have, as far as I know; None: one has not been heard of."""
+        """What I and all of these have for good; None: one has not been heard of.
+
+        Not what they have: a crash takes a peer back to its last checkpoint, and then nobody might
+        be able to give it what it had.
+        """
         stable = mine
         for name in names:
-            known = self._clocks.get(name)
-            if known is None:
+            durable = self._durable.get(name)
+            if durable is None:
                 return None
-            stable = stable.intersection(known)
+            stable = stable.intersection(durable)
         return stable
 
     def move(self, baseline: Baseline, start: Clock) -> None:
         """Everything as seen from the newest generation."""
-        self._clocks = {
-            name: lifted
-            for name, old in self._clocks.items()
-            if (lifted := baseline.lift(old)) is not None and not lifted.apart
-        }
+        for clocks in (self._clocks, self._durable):
+            for name, old in list(clocks.items()):
+                lifted = baseline.lift(old)
+                if lifted is None or lifted.apart:
+                    del clocks[name]
+                else:
+                    clocks[name] = lifted
         heard, before = baseline.lift(self._heard), baseline.lift(self._heard_before)
         self._heard = start.copy() if heard is None else _whole(heard)
         self._heard_before = start.copy() if before is None else _whole(before)

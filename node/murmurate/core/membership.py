@@ -57,7 +57,7 @@ class Timing:
     a second's pause leaves 0.7 s to object.
     """
 
-    probe_interval_s: float = 0.25
+    probe_interval_s: float = 0.2
     """One probe is started this often; times 1 + local health."""
     probe_timeout_s: float = 0.25
     """Wait for a direct answer, and once more for the helpers'; times 1 + local health."""

@@ -53,9 +53,10 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """«This is what I have»; `ask`: tell me what you have."""
+    """«This is what I have, and this much of it a crash cannot take»; `ask`: what have you?"""
 
     clock: Clock
+    durable: Clock
     ask: bool = False
 
 

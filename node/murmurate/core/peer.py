@@ -143,6 +143,7 @@ class Peer:
             bytes_max=config.outbox_bytes_max, coalesce=topology.acyclic(config.topology)
         )
         self.knowledge = Knowledge(replica.clock)
+        self._durable: Clock | None = None
         self._behind = False
         self._strangers: dict[str, float] = {}
         self._taken_at: dict[str, float] = {}
@@ -263,7 +264,7 @@ class Peer:
         if not self.synced:
             return [Drop(sender, "unsynced", count=count)]
         if message.stamps[0].context.generation > self.baseline.number:
-            return [Drop(sender, "ahead", count=count), Send(sender, Digest(self.context()))]
+            return [Drop(sender, "ahead", count=count), Send(sender, self._digest())]
         push = self.baseline.lift_push(message)
         if push is None:
             return [Drop(sender, "retired", "computed before the history I keep", count)]
@@ -273,7 +274,8 @@ class Peer:
         if not new:
             return [Drop(sender, "duplicate", count=count)]
         if len(new) < count:
-            return [Drop(sender, "overlap", count=count), *self._ask_origins(new, sender)]
+            live = self.membership.live()
+            return [Drop(sender, "overlap", count=count), *self._ask_origins(Clock(new), live)]
         if any(self.agreement.frozen((dot.origin, dot.epoch)) for dot in new):
             return [Drop(sender, "closing", "its epoch is being folded", count)]
         outcome = self.replica.fold(push.stamps, push.payload)
@@ -312,19 +314,28 @@ class Peer:
     def leave(self, now: float) -> list[Effect]:
         """Say that I leave; keep driving me until `settled`, or as long as you can wait."""
         others = [name for name in self.membership.live() if name != self.name]
-        digest = Digest(self.context(), ask=True)
+        digest = self._digest(ask=True)
         return self.membership.leave(now) + [Send(to, digest) for to in others]
 
     def settled(self) -> bool:
-        """Everyone alive has my updates, and nobody counts on my vote any more."""
+        """Everyone has my updates and has closed my epoch; nobody counts on my vote any more."""
         if not self.membership.live():
             return True
-        return not len(self.log) and self.name not in self.baseline.roster
+        open_epoch = self.clock.last(self.name, self.epoch) > 0
+        return not len(self.log) and not open_epoch and self.name not in self.baseline.roster
 
     def snapshot(self) -> Snapshot:
         """Weights, clock and what is needed to understand it, of one instant."""
         weights, clock = self.replica.snapshot()
         return Snapshot(weights, clock, self.baseline.history, self.membership.rumours())
+
+    def checkpointed(self, clock: Clock) -> None:
+        """From now on a restart finds at least these updates.
+
+        Call it with the clock of the oldest checkpoint that is kept. Never called: this peer keeps
+        none, and comes back from a crash as a newcomer.
+        """
+        self._durable = clock
 
     # -- what the agreement asks (its View) ------------------------------------------------------
 
@@ -333,6 +344,14 @@ class Peer:
 
     def leaving(self, name: str) -> bool:
         return self.membership.state(name) == LEFT
+
+    def lingering(self, now: float) -> tuple[str, ...]:
+        """Members that have left, but may still be there until their updates are everywhere."""
+        return tuple(
+            rumour.name
+            for rumour in self.membership.rumours()
+            if rumour.state == LEFT and not self.evictable(rumour.name, now)
+        )
 
     def evictable(self, name: str, now: float) -> bool:
         """Dead, left or not heard of, for long."""
@@ -366,7 +385,9 @@ class Peer:
         return tuple(out)
 
     def held(self, key: Key) -> Runs:
-        return self.clock.runs(key)
+        """What I have of an epoch, once that is the same as what a crash would leave me."""
+        runs = self.clock.runs(key)
+        return runs if self._safe_clock().runs(key) == runs else ()
 
     # -- inside: generations ---------------------------------------------------------------------
 
@@ -433,6 +454,19 @@ class Peer:
                 self._taken_at.pop(rumour.name, None)
         self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
 
+    def _safe_clock(self) -> Clock:
+        """What a crash cannot take."""
+        if self._durable is None:
+            return self.clock
+        lifted = self.baseline.lift(self._durable)
+        if lifted is None or lifted.apart:
+            return Clock(generation=self.clock.generation, base=self.clock.base)
+        self._durable = lifted
+        return lifted
+
+    def _digest(self, *, ask: bool = False) -> Digest:
+        return Digest(self.context(), self._safe_clock().copy(), ask)
+
     # -- inside: comparing clocks ----------------------------------------------------------------
 
     def _compare(self, now: float) -> list[Effect]:
@@ -443,36 +477,37 @@ class Peer:
         if not self.synced or self._behind:
             return self._ask_snapshot(others, now)
         self._turn += 1
-        effects = self._repair(others)
-        stable = self.knowledge.everywhere(self.clock, others) if len(self.log) else None
+        # Who has left may linger and be asked: it is heard of, though not a member any more.
+        effects = self._repair([n for n in {**dict.fromkeys(others), **self.knowledge.names()}])
+        stable = self.knowledge.everywhere(self._safe_clock(), others)
         if stable is not None:
             self.store.prune(stable)
             if gone := self.log.prune(stable):
                 effects.append(Prune(tuple(gone)))
         near = shuffled(list(self._neighbour_names()), self.rng)[:1]
         far = [name for name in shuffled(others, self.rng) if name not in near]
-        digest = Digest(self.context(), ask=True)
+        digest = self._digest(ask=True)
         effects += [Send(to, digest) for to in (near + far)[: self.config.digest_fanout]]
         return effects
 
     def _on_digest(self, sender: str, message: Digest, now: float) -> list[Effect]:
         clock = message.clock
         self.gate.check_clock("digest.clock", clock, self.seq, now)
+        self.gate.check_mine("digest.durable", message.durable, self.seq)
         if not self.synced:
             return []
         if clock.generation > self.baseline.number:
-            return [Send(sender, Digest(self.context()))]  # it will tell me what was decided
+            return [Send(sender, self._digest())]  # it will tell me what was decided
         effects: list[Effect] = []
         if clock.generation < self.baseline.number:
             effects.append(Send(sender, Decided(self.baseline.since(clock.generation))))
-        lifted = self.baseline.lift(clock)
-        if lifted is not None and not lifted.apart:
+        lifted, durable = self.baseline.lift(clock), self.baseline.lift(message.durable)
+        if lifted is not None and durable is not None and not lifted.apart and not durable.apart:
             few = len(self.membership.live()) <= KNOWN_MAX
-            self.knowledge.note(
-                sender, lifted, remember=few or sender in self._neighbour_names()
-            )
+            remember = few or sender in self._neighbour_names()
+            self.knowledge.note(sender, lifted, durable, remember=remember)
         if message.ask:
-            effects.append(Send(sender, Digest(self.context())))
+            effects.append(Send(sender, self._digest()))
         return effects
 
     # -- inside: repairing -----------------------------------------------------------------------
@@ -486,22 +521,29 @@ class Peer:
         ]
         if not missing:
             return []
-        first = missing[0]
-        options = self.knowledge.holders(Dot(first.origin, first.epoch, first.first), others)
-        near = self._neighbour_names()
-        # Sums can be passed on whole along a merging path; elsewhere the origin has each update.
-        merging = topology.acyclic(self.config.topology)
-        options.sort(key=lambda name: name not in near if merging else name != first.origin)
-        if not options:
-            return []
         self._tries += 1
-        source = options[self._tries % min(len(options), 3)]
         lacking = Clock(generation=self.clock.generation, base=self.clock.base)
         for span in missing:
             lacking.add_range(span)
-        known = self.knowledge.of(source)
-        wanted = lacking.intersection(known).ranges() if known is not None else missing
-        return [Send(source, Want(tuple(wanted[:RANGES_MAX])))]
+        # Sums can be passed on whole along a merging path; elsewhere the origin has each update.
+        # Taking turns, one way or the other gets everything.
+        if (self._tries % 2 == 0) != topology.acyclic(self.config.topology):
+            return self._ask_origins(lacking, others)
+        near = self._neighbour_names()
+        start = self.rng.randrange(len(others))
+        for name in sorted(others[start:] + others[:start], key=lambda name: name not in near):
+            known = self.knowledge.of(name)
+            if known is not None and (wanted := lacking.intersection(known).ranges()):
+                return [Send(name, Want(tuple(wanted[:RANGES_MAX])))]
+        return self._ask_origins(lacking, others)
+
+    def _ask_origins(self, lacking: Clock, live: Iterable[str]) -> list[Effect]:
+        live = frozenset(live)
+        wanted: dict[str, list[Range]] = {}
+        for span in lacking.ranges():
+            if span.origin in live and span.origin != self.name:
+                wanted.setdefault(span.origin, []).append(span)
+        return [Send(to, Want(tuple(spans[:RANGES_MAX]))) for to, spans in wanted.items()]
 
     def _on_want(self, sender: str, message: Want) -> list[Effect]:
         if not self.synced:
@@ -517,30 +559,19 @@ class Peer:
 
     def _on_lack(self, sender: str, message: Lack, now: float) -> list[Effect]:
         """Ask the origin, unless it was the origin who said so: then take a snapshot."""
-        live = self.membership.live()
-        elsewhere: dict[str, list[Range]] = {}
+        near = {**dict.fromkeys(self.membership.live()), **self.knowledge.names()}
+        elsewhere = Clock()
         snapshot = False
         for span in message.ranges:
             if not self._is_new(Dot(span.origin, span.epoch, span.first)):
                 continue
-            if span.origin != sender and span.origin in live and span.origin != self.name:
-                elsewhere.setdefault(span.origin, []).append(span)
+            if span.origin != sender and span.origin in near and span.origin != self.name:
+                elsewhere.add_range(span)
             else:
                 snapshot = True
         if snapshot:
             return self._ask_snapshot([sender], now)
-        return [Send(to, Want(tuple(spans))) for to, spans in sorted(elsewhere.items())]
-
-    def _ask_origins(self, dots: list[Dot], sender: str) -> list[Effect]:
-        live = self.membership.live()
-        wanted: dict[str, Clock] = {}
-        for dot in dots:
-            to = dot.origin if dot.origin in live and dot.origin != self.name else sender
-            wanted.setdefault(to, Clock()).add(dot)
-        return [
-            Send(to, Want(tuple(clock.ranges()[:RANGES_MAX])))
-            for to, clock in sorted(wanted.items())
-        ]
+        return self._ask_origins(elsewhere, near)
 
     def _ask_snapshot(self, others: list[str], now: float) -> list[Effect]:
         if now < self._snapshot_asked + self.config.snapshot_wait_s:
@@ -569,6 +600,8 @@ class Peer:
                     and not runs_has(folds[dot.origin, dot.epoch], dot.seq)
                 ]
                 mine = mine.lifted(generation.number, folds)
+        else:
+            mine = Clock(generation=theirs.generation, base=theirs.base)
         view = Baseline(snapshot.history, keep=self.config.history_max)
         kept = dict.fromkeys(dot for span in mine.missing(theirs) for dot in span.dots())
         for push in self.log:
@@ -577,8 +610,10 @@ class Peer:
                 kept[dot] = None
         pushes, lacking = self.log.cover(kept)
         more, lacking = self.store.cover(dict.fromkeys(lacking))
-        if lacking:
+        if lacking and not self._may_give_up(lacking, sender, theirs, now):
             return [Drop(sender, "snapshot", f"lacks {len(lacking)} that only my weights have")]
+        for dot in lacking:
+            del kept[dot]
         if self.synced and not self._behind and not theirs.missing(mine):
             return [Drop(sender, "snapshot", "nothing new")]
         merged = theirs.copy()
@@ -601,7 +636,28 @@ class Peer:
             effects += self._move(newer, merged, now)
         else:
             self.replica.clock = merged
-        return [Adopted(sender, snapshot, tuple(kept), tuple(retired)), *effects]
+        return [
+            Adopted(sender, snapshot, tuple(kept), tuple(retired), tuple(lacking)),
+            *effects,
+        ]
+
+    def _may_give_up(self, dots: list[Dot], giver: str, theirs: Clock, now: float) -> bool:
+        """Whether updates that only my weights have must go, so that all can agree again.
+
+        It takes three misfortunes at once: the origin is gone for good, so is whoever had the
+        update by itself, and it is left in two different sums that overlap, which nobody can take
+        apart. Then the peer with fewer updates gives way; what it loses is counted.
+        """
+        for dot in dots:
+            known = self.knowledge.of(dot.origin)
+            restarted_without = (
+                known is not None
+                and dot not in known
+                and (self.membership.epoch(dot.origin) or 0) > dot.epoch
+            )
+            if not self.evictable(dot.origin, now) and not restarted_without:
+                return False
+        return (len(theirs), giver) > (len(self.clock), self.name)
 
     # -- inside: members -------------------------------------------------------------------------
 

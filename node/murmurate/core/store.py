@@ -34,6 +34,11 @@ class Store:
     def __iter__(self) -> Iterator[Push]:
         return iter(list(self._entries.values()))
 
+    def alone(self, dot: Dot) -> bool:
+        """Whether it is kept by itself, not in a sum."""
+        push = self._by_dot.get(dot)
+        return push is not None and len(push.stamps) == 1
+
     def add(self, push: Push) -> None:
         """Keep a push, unless one of its updates is kept already."""
         if any(stamp.dot in self._by_dot for stamp in push.stamps):

@@ -47,7 +47,7 @@ def context_of_mine(peer: Peer) -> Message:
 def claim_about_me(peer: Peer) -> Message:
     clock = peer.context()
     clock.add_range(Range(peer.name, peer.epoch, 1, SEQ_MAX))
-    return Digest(clock)
+    return Digest(clock, peer.context())
 
 
 def in_its_own_context(peer: Peer) -> Message:

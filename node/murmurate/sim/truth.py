@@ -16,8 +16,8 @@ from murmurate.core.peer import Peer
 from murmurate.errors import PromiseBroken
 
 Values = tuple[float, ...]
-RELATIVE_ERROR = 1e-5
-"""Floating-point replicas: how far sums in another order may be off."""
+RELATIVE_ERROR = 1e-6
+"""Floating-point replicas: how far a sum may be off, relative to the sum of all sizes."""
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class Truth:
         self.snapshots: dict[int, tuple[Snapshot, Held]] = {}
         self.retired: set[int] = set()
         self.left: dict[str, set[tuple[str, int]]] = {}
+        self.size = 1.0
         self.staleness_checks = 0
         self.applied = 0
         self.staleness_sum = 0
@@ -70,6 +71,7 @@ class Truth:
         self.dots[dot] = len(self.names)
         self.names.append(dot)
         self.values.append(tuple(push.payload.tolist()))
+        self.size += max(abs(value) for value in self.values[-1])
         self.contexts.append(context)
 
     def applied_at(self, name: str, dots: tuple[Dot, ...], staleness: tuple[int, ...]) -> None:
@@ -165,7 +167,7 @@ class Truth:
 
     def _close(self, weights: list[float], sums: list[float]) -> bool:
         return self.floating and all(
-            abs(a - b) <= RELATIVE_ERROR * max(1.0, abs(a), abs(b))
+            abs(a - b) <= RELATIVE_ERROR * self.size
             for a, b in zip(weights, sums, strict=True)
         )
 
@@ -191,7 +193,7 @@ class Truth:
                 raise PromiseBroken("P5", f"{peers[0].name} and {peer.name} differ in weights")
 
     def _close_tensors(self, a: torch.Tensor, b: torch.Tensor) -> bool:
-        return torch.equal(a, b) or self._close(a.tolist(), b.tolist())
+        return torch.equal(a, b) or self._close((a / 2).tolist(), (b / 2).tolist())
 
     def _list(self, ids: set[int]) -> str:
         names = [str(self.names[one]) for one in sorted(ids)]

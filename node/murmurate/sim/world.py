@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from murmurate.core.clock import Clock
+from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -195,6 +195,10 @@ class World:
         node.pending = None
         node.busy = set()
         node.leaving_until = 0.0
+        if checkpoint is not None:
+            node.peer.checkpointed(node.disk.checkpoints[0].clock)
+        elif founder:
+            node.peer.checkpointed(Clock())
         self.truth.restored(
             node.name, checkpoint, [push.stamps[0].dot for push in log], node.peer.clock
         )
@@ -255,7 +259,7 @@ class World:
         """The batch is done: log, then fold and send, and start the next."""
         if not self._alive(node, life) or self._postponed(node, self._finish, node, life):
             return
-        if node.batch is not None and not node.leaving_until:
+        if node.batch is not None and self.training and not node.leaving_until:
             self._publish(node)
         if node.peer is not None:
             self._begin(node, life)
@@ -319,6 +323,7 @@ class World:
             node.disk.checkpoint(snapshot)
         except DiskFull:
             return
+        node.peer.checkpointed(node.disk.checkpoints[0].clock)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -406,7 +411,10 @@ class World:
             elif isinstance(effect, Adopted):
                 self.note("adopts", node.name, effect.giver)
                 self.counts["snapshots adopted"] += 1
-                self.truth.adopted(node.name, effect.snapshot, effect.kept, effect.retired)
+                self._given_up(node, effect.given_up)
+                self.truth.adopted(
+                    node.name, effect.snapshot, effect.kept, effect.retired + effect.given_up
+                )
                 node.batch = None
                 self._write_checkpoint(node)
             elif isinstance(effect, Save):
@@ -427,6 +435,17 @@ class World:
             elif isinstance(effect, Rejoin):
                 self._rejoin(node, effect.reason)
                 return
+
+    def _given_up(self, node: Node, dots: tuple[Dot, ...]) -> None:
+        """An update may be given up only when no live node has it by itself."""
+        assert node.peer is not None
+        for dot in dots:
+            self.counts["given up"] += 1
+            self.note("gives up", node.name, dot)
+            for other in self.peers():
+                gone = node.peer.evictable(other.name, node.now(self.time))
+                if not gone and (dot in other.log or other.store.alone(dot)):
+                    raise PromiseBroken("P3", f"{node.name} gave up {dot}, but {other.name} has it")
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -604,6 +623,8 @@ class World:
         self.network.calm_down()
         for node in list(self.nodes.values()):
             node.disk.full = False
+            if node.leaving_until and node.peer is not None:
+                node.leaving_until = self.time + 10.0
             if node.paused is not None:
                 self._resume(node, node.life)
             if node.peer is None and not node.stopped:
