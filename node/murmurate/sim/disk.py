@@ -59,6 +59,9 @@ class Disk:
             if push is not None:
                 self._pruned[dot] = push
 
+    def has_logged(self, dot: Dot) -> bool:
+        return dot in self.log or dot in self._pruned or dot.epoch < self.epoch
+
     def crash(self) -> None:
         """Lose what was not synced."""
         if self._pruned and self.rng.random() < 0.5:

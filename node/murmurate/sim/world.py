@@ -364,6 +364,7 @@ class World:
                 push = peer.take(to, now)
                 if push is None:
                     break
+                self._check_logged(node, push)
                 sending_s = self.network.sending_s(node.name, to)
                 self._transmit(node.name, to, push, self.time + sending_s)
                 if sending_s:
@@ -371,6 +372,12 @@ class World:
                     self.at(self.time + sending_s, self._link_free, node, node.life, to)
                 elif peer.config.pace_s:
                     break
+
+    def _check_logged(self, node: Node, push: Push) -> None:
+        """Nothing of its own leaves a machine that its disk does not have."""
+        for dot in push.dots:
+            if dot.origin == node.name and not node.disk.has_logged(dot):
+                raise PromiseBroken("P2", f"{node.name} sends {dot}, which is not in its log")
 
     def _link_free(self, node: Node, life: int, to: str) -> None:
         if not self._alive(node, life) or self._postponed(node, self._link_free, node, life, to):
