@@ -242,7 +242,10 @@ class Agreement:
         roster = tuple(
             name for name in attempt.roster if not view.leaving(name) or name in open_origins
         )
-        if not roster or (not folds and roster == old.roster):
+        # A value that some accepted and that cannot be decided binds them to take no updates of
+        # what it folds. Another value frees them, if need be an empty one.
+        stuck = any(promise.accepted is not None for promise in attempt.promises.values())
+        if not roster or (not folds and roster == old.roster and not stuck):
             return None
         return Generation(attempt.number, roster, folds, attempt.evict)
 

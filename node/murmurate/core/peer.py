@@ -67,6 +67,8 @@ from murmurate.core.replica import Fresh, Replica
 from murmurate.core.store import Store
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
+GIVE_UP_INTERVALS = 10
+"""Digest intervals that must pass before an update that cannot be taken out of a sum is given up."""
 KNOWN_MAX = 64
 """Beyond so many members only the neighbours' clocks are remembered."""
 
@@ -153,6 +155,7 @@ class Peer:
         self._tries = 0
         self._digest_due = 0.0
         self._snapshot_asked = -math.inf
+        self._refused_since = math.inf
         for push in past.log:
             self.log.add(push)
             # Logged, so it may have been sent; after the checkpoint, so it is not in the weights.
@@ -611,6 +614,7 @@ class Peer:
         pushes, lacking = self.log.cover(kept)
         more, lacking = self.store.cover(dict.fromkeys(lacking))
         if lacking and not self._may_give_up(lacking, sender, theirs, now):
+            self._refused_since = min(self._refused_since, now)
             return [Drop(sender, "snapshot", f"lacks {len(lacking)} that only my weights have")]
         for dot in lacking:
             del kept[dot]
@@ -623,6 +627,7 @@ class Peer:
             for dot in push.dots:
                 merged.add(dot)
         effects: list[Effect] = []
+        self._refused_since = math.inf
         self._behind = False
         if not self.synced:
             self.synced = True
@@ -646,8 +651,11 @@ class Peer:
 
         It takes three misfortunes at once: the origin is gone for good, so is whoever had the
         update by itself, and it is left in two different sums that overlap, which nobody can take
-        apart. Then the peer with fewer updates gives way; what it loses is counted.
+        apart. Then, after everyone had time to pass on what can be passed on, the peer with fewer
+        updates gives way; what it loses is counted.
         """
+        if now - self._refused_since < GIVE_UP_INTERVALS * self.config.digest_interval_s:
+            return False
         for dot in dots:
             known = self.knowledge.of(dot.origin)
             restarted_without = (

@@ -1,0 +1,203 @@
+"""`murmurate sim`: what it runs and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from murmurate.core.topology import TOPOLOGIES
+from murmurate.errors import ConfigError, PromiseBroken
+from murmurate.sim.mutants import MUTANTS, applied
+from murmurate.sim.options import Options
+from murmurate.sim.runner import Summary, kill, run_seeds
+from murmurate.sim.world import Result, simulate
+
+DEFAULT_SEEDS = (0, 500)
+FULL_SEEDS = (0, 10_000)
+LARGE_SEEDS = (10_000, 10_100)
+LARGE_NODES = (20, 50)
+KILL_SEEDS = 500
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out the command line; 5 when a promise was broken."""
+    if arguments.list_mutants:
+        for name, mutant in MUTANTS.items():
+            console.print(f"{name:24} {mutant.mistake}")
+        return 0
+    if arguments.mutant is not None and arguments.mutant not in MUTANTS:
+        raise ConfigError(f"--mutant {arguments.mutant!r}: one of {', '.join(MUTANTS)}")
+    if arguments.topology is not None and arguments.topology not in TOPOLOGIES:
+        raise ConfigError(f"--topology {arguments.topology!r}: one of {', '.join(TOPOLOGIES)}")
+    options = Options(topology=arguments.topology)
+    if arguments.nodes:
+        options = Options(topology=arguments.topology, nodes=arguments.nodes)
+    if arguments.full:
+        return _full(arguments.jobs)
+    if arguments.scenario == "churn":
+        return _churn(arguments)
+    if arguments.scenario == "scale":
+        return _scale(arguments)
+    if arguments.scenario == "average":
+        return _average(arguments)
+    if arguments.seed is not None:
+        return _one(arguments, options)
+    first, last = arguments.seeds or DEFAULT_SEEDS
+    return _many(f"seeds {first} to {last - 1}", (first, last), options, arguments)
+
+
+def _one(arguments: argparse.Namespace, options: Options) -> int:
+    with applied(arguments.mutant):
+        result = simulate(arguments.seed, options)
+    if arguments.trace_hash:
+        console.print(result.trace_hash)
+    else:
+        console.print(
+            f"seed {result.seed}: {result.nodes} peers, {result.topology}; {result.events:,} events"
+            f" in {result.virtual_s:.1f} virtual s; {result.staleness_checks:,} staleness checks;"
+            f" settled {result.settle_s:.1f} s after the last fault; trace {result.trace_hash}"
+        )
+        for kind, count in result.counts.most_common():
+            console.print(f"  {count:8,} {kind}")
+    return _failures([result], arguments)
+
+
+def _many(
+    title: str, seeds: tuple[int, int], options: Options, arguments: argparse.Namespace
+) -> int:
+    with _progress(title, seeds[1] - seeds[0]) as update:
+        summary = run_seeds(
+            range(*seeds), options, mutant=arguments.mutant, jobs=arguments.jobs, progress=update
+        )
+    _table(title, summary)
+    return _failures(summary.failures, arguments)
+
+
+def _full(jobs: int | None) -> int:
+    """All that `make sim` promises; stops at the first thing that fails."""
+    from murmurate.sim import averaging, churn, scale
+
+    plain = argparse.Namespace(mutant=None, jobs=jobs, topology=None, nodes=None)
+    code = _many("10,000 seeds", FULL_SEEDS, Options(), plain)
+    large = argparse.Namespace(**{**vars(plain), "nodes": LARGE_NODES})
+    code = code or _many(
+        "100 seeds, 20 to 50 peers", LARGE_SEEDS, Options(nodes=LARGE_NODES, updates_per_node=8), large
+    )
+    code = code or _kill_all(jobs)
+    for scenario in (averaging.report, churn.report, scale.report):
+        if code:
+            break
+        try:
+            console.print(scenario())
+        except PromiseBroken as error:
+            console.print(f"[red]broken[/]: {error}")
+            code = 5
+    return code
+
+
+def _kill_all(jobs: int | None) -> int:
+    table = Table("mutant", "found by seed", "as", title="deliberate mistakes")
+    survivors = 0
+    for name in MUTANTS:
+        summary = kill(name, KILL_SEEDS, Options(), jobs=jobs)
+        if summary.failures:
+            found = summary.failures[0]
+            table.add_row(name, str(found.seed), _short(found.failure))
+        else:
+            survivors += 1
+            table.add_row(name, "[red]not found[/]", f"{summary.seeds} seeds")
+    console.print(table)
+    return 5 if survivors else 0
+
+
+def _churn(arguments: argparse.Namespace) -> int:
+    from murmurate.sim import churn
+
+    console.print(churn.report(seed=arguments.seed or 0))
+    return 0
+
+
+def _scale(arguments: argparse.Namespace) -> int:
+    from murmurate.sim import scale
+
+    console.print(scale.report(seed=arguments.seed or 0))
+    return 0
+
+
+def _average(arguments: argparse.Namespace) -> int:
+    from murmurate.sim import averaging
+
+    console.print(averaging.report(seed=arguments.seed or 0))
+    return 0
+
+
+def _failures(results: list[Result], arguments: argparse.Namespace) -> int:
+    failed = [result for result in results if result.failure]
+    for result in failed[:3]:
+        console.print(f"[red]seed {result.seed} failed[/]: {result.failure}", markup=True)
+        console.print("the last events before it:")
+        for line in result.last_events:
+            console.print(f"  {line}", markup=False)
+        again = f"murmurate sim --seed {result.seed}"
+        if arguments.topology:
+            again += f" --topology {arguments.topology}"
+        if arguments.nodes:
+            again += f" --nodes {arguments.nodes[0]}:{arguments.nodes[1]}"
+        if arguments.mutant:
+            again += f" --mutant {arguments.mutant}"
+        console.print(f"replay: {again}")
+    return 5 if failed else 0
+
+
+def _table(title: str, summary: Summary) -> None:
+    table = Table("what", "count", title=title)
+    table.columns[1].justify = "right"
+    rows = [
+        ("seeds", f"{summary.seeds:,}"),
+        ("failed", f"{len(summary.failures):,}"),
+        ("peers at the start, at most", f"{summary.nodes_max}"),
+        ("events", f"{summary.events:,}"),
+        ("updates applied", f"{summary.applied:,}"),
+        ("staleness checks", f"{summary.staleness_checks:,}"),
+        ("virtual seconds", f"{summary.virtual_s:,.0f}"),
+        ("times real time, on one core", f"{summary.speed:,.0f}"),
+        ("slowest to agree after the faults, virtual s", f"{summary.settle_s_max:.1f}"),
+        ("wall seconds", f"{summary.wall_s:.1f}"),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
+    table.add_section()
+    for kind in sorted(summary.topologies):
+        table.add_row(f"topology: {kind}", f"{summary.topologies[kind]:,}")
+    table.add_section()
+    for kind, count in sorted(summary.counts.items()):
+        table.add_row(kind, f"{count:,}")
+    console.print(table)
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[object]:
+    """A bar on a terminal; nothing elsewhere."""
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=total)
+
+        def update(summary: Summary) -> None:
+            progress.update(task, completed=summary.seeds)
+
+        yield update
+
+
+def _short(failure: str) -> str:
+    line = failure.partition("Traceback")[0].removeprefix("PromiseBroken ")
+    return line if len(line) <= 90 else line[:87] + "…"
