@@ -152,17 +152,19 @@ def test_350_000_entries_sent_in_full_are_not_even_looked_at() -> None:
 
 
 def assert_cheap(data: bytes) -> None:
+    spent_s = []
     tracemalloc.start()
-    started_s = time.process_time()
     try:
-        with pytest.raises(RemoteProtocolError):
-            Clock.from_bytes(data)
-        spent_s = time.process_time() - started_s
+        for _ in range(3):  # the best of three: the garbage collector may come by in one
+            started_s = time.process_time()
+            with pytest.raises(RemoteProtocolError):
+                Clock.from_bytes(data)
+            spent_s.append(time.process_time() - started_s)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak_bytes < PEAK_BYTES_MAX
-    assert spent_s < CPU_S_MAX
+    assert min(spent_s) < CPU_S_MAX
 
 
 @pytest.mark.parametrize(

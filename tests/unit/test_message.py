@@ -11,6 +11,7 @@ import torch
 from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.message import (
     ALIVE,
+    CANDIDATES_MAX,
     RANGES_MAX,
     RUMOURS_MAX,
     STAMPS_MAX,
@@ -21,6 +22,7 @@ from murmurate.core.message import (
     Lack,
     Ping,
     PingRequest,
+    Prepare,
     Push,
     Rumour,
     Stamp,
@@ -74,6 +76,10 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
         "generation.folds",
         lambda: Generation(1, ("a",), ((("b", 1), (1, 2)), (("b", 1), (1, 3)))),
     ),
+    "too many to fold": (
+        "prepare.candidates",
+        lambda: Prepare(1, (1, "a"), (("b", 1),) * (CANDIDATES_MAX + 1)),
+    ),
     # members
     "unknown state": ("rumour.state", lambda: Rumour("a", 1, 0, "zombie")),
     "state in capitals": ("rumour.state", lambda: Rumour("a", 1, 0, "ALIVE")),
@@ -94,6 +100,7 @@ GOOD: dict[str, Callable[[], object]] = {
     "lack an endless range": lambda: Lack((Range("a", 1, 1, 2**62),)),
     "founding": lambda: Generation(0, ("a",)),
     "folds": lambda: fold(1, 1, 3, 9),
+    "as many to fold as may be": lambda: Prepare(1, (1, "a"), (("b", 1),) * CANDIDATES_MAX),
     "first of a life": lambda: Rumour("a", 0, 0, ALIVE),
     **{state: lambda state=state: Rumour("a", 1, 0, state) for state in STATES},  # type: ignore[misc]
     "as many rumours as may be": lambda: Ping(1, (RUMOUR,) * RUMOURS_MAX),

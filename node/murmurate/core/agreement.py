@@ -5,11 +5,12 @@ origin left, restarted, or was dead for long) may be folded into a baseline once
 exactly the same of it. If members did not agree on what was folded, distances would be wrong, so
 this is a vote: single-decree Paxos for each generation number, with flexible quorums.
 
-- Phase 2 needs *every* member of the new roster, and a majority of the old one. A member accepts
-  only if it holds exactly what is folded, for good, and from then on takes no other update of those
-  epochs. So whoever is on the roster of a decided generation holds exactly its folds.
-- Phase 1 needs a majority of the old roster. A value accepted before must be proposed again unless
-  a member of its roster says that it did not accept it: then it cannot have been decided.
+- Both phases need a majority of the roster of the generation before; a value accepted before must
+  be proposed again. That is plain Paxos, and all that exactness needs.
+- So that nothing gets lost, a value is chosen only when *every* member of the new roster has
+  promised: that it, too, takes those epochs for finished and those members for gone, that it holds
+  exactly this of them for good (a crash cannot take it), and that it will take no more of it until
+  the vote is over.
 - One who leaves stays on the roster until its epoch is folded as it holds it itself: it waits for
   that, so that nothing of it gets lost.
 - A member is evicted (leaves the roster without its vote) only when it has been dead for long and
@@ -20,12 +21,13 @@ Training never waits for this. Without a majority nothing is folded, and clocks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from murmurate.core.clock import Key, Runs
 from murmurate.core.effect import Effect, Save, Send
 from murmurate.core.message import (
+    CANDIDATES_MAX,
     Accept,
     Accepted,
     Agreeing,
@@ -35,8 +37,6 @@ from murmurate.core.message import (
     Prepare,
     Promise,
 )
-
-CANDIDATES_MAX = 256
 
 
 class View(Protocol):
@@ -56,6 +56,8 @@ class Vow:
 
     number: int
     promised: Ballot
+    closing: tuple[Key, ...] = ()
+    """Epochs of which no more is taken as long as this is the highest ballot."""
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
 
@@ -70,7 +72,6 @@ class _Attempt:
     evict: tuple[str, ...]
     roster: tuple[str, ...]
     lingering: tuple[str, ...]
-    ends: float
     promises: dict[str, Promise]
     accepted: dict[str, None]
     value: Generation | None = None
@@ -93,20 +94,22 @@ class Agreement:
         self.vow = vow
         self.due = interval_s
         self._attempt: _Attempt | None = None
-        self._idle_rounds = 0
+        self._failed_rounds = 0
 
     def frozen(self, key: Key) -> bool:
-        """Whether I gave my word to take no more updates of that epoch."""
+        """Whether I gave my word to take no more updates of that epoch for now."""
         vow = self.vow
-        if vow is None or vow.accepted is None or self.current is None:
+        if vow is None or self.current is None or vow.number <= self.current.number:
             return False
-        return vow.number > self.current.number and any(k == key for k, _ in vow.accepted.folds)
+        return key in vow.closing or (
+            vow.accepted is not None and any(key == folded for folded, _ in vow.accepted.folds)
+        )
 
     def advance(self, generation: Generation, now: float) -> None:
         """The peer has moved to a decided generation."""
         self.current = generation
         self._attempt = None
-        self._idle_rounds = 0
+        self._failed_rounds = 0
         self.due = now + self.interval_s
 
     # -- proposing -------------------------------------------------------------------------------
@@ -115,13 +118,16 @@ class Agreement:
         """Start an attempt when there is something to agree on and it is my turn."""
         if now < self.due or self.current is None:
             return []
-        attempt = self._attempt
-        if attempt is not None:
-            self._attempt = None
-            if attempt.value is None and now >= attempt.ends:
-                effects = self._propose(attempt, view)
-                if effects:
-                    return effects
+        released: list[Effect] = []
+        if self._attempt is not None and self._attempt.value is None:
+            released = self._propose(self._attempt, view)
+            if self._attempt is not None:
+                return released
+        self._attempt = None
+        return released + self._start(now, view)
+
+    def _start(self, now: float, view: View) -> list[Effect]:
+        assert self.current is not None
         live = view.live()
         voters = [name for name in self.current.roster if name in live]
         if self.name not in voters:
@@ -129,35 +135,42 @@ class Agreement:
             return []
         # Everyone could propose; taking turns by rank keeps proposals from colliding.
         rank = voters.index(self.name)
-        self.due = now + self.interval_s * (1 + rank + min(self._idle_rounds, 8))
-        if rank and self._idle_rounds == 0:
-            self._idle_rounds = 1
+        self.due = now + self.interval_s * (1 + rank + min(self._failed_rounds, 8))
+        if rank and self._failed_rounds == 0:
+            self._failed_rounds = 1
             return []
         old = self.current
+        vow = self.vow if self.vow and self.vow.number == old.number + 1 else None
         evict = tuple(name for name in old.roster if view.evictable(name, now))
         roster = tuple(sorted(n for n in {*old.roster, *live} if n not in evict))
         lingering = view.lingering(now)
         candidates = view.finished(now)[:CANDIDATES_MAX]
-        if not candidates and roster == old.roster and not any(map(view.leaving, roster)):
+        leaving = any(map(view.leaving, roster))
+        idle = not candidates and roster == old.roster and not leaving
+        blocked = any(name not in live and not view.leaving(name) for name in roster)
+        if (idle or blocked) and (vow is None or vow.accepted is None):
             return []
-        self._idle_rounds += 1
-        highest = self.vow.promised[0] if self.vow and self.vow.number == old.number + 1 else 0
+        self._failed_rounds += 1
+        if self._failed_rounds % 3 == 0:
+            # Others may not see it as I do. Ask for nothing: it frees who gave me its word, and
+            # brings a value that was accepted before to its end.
+            evict, candidates, roster = (), (), tuple(sorted({*old.roster, *live}))
+        ballot = ((vow.promised[0] if vow else 0) + 1, self.name)
         self._attempt = _Attempt(
             number=old.number + 1,
-            ballot=(highest + 1, self.name),
+            ballot=ballot,
             candidates=candidates,
             evict=evict,
             roster=roster,
             lingering=lingering,
-            ends=now + self.interval_s,
             promises={},
             accepted={},
         )
         self.due = now + self.interval_s
-        ask = Prepare(old.number + 1, self._attempt.ballot, candidates)
+        ask = Prepare(old.number + 1, ballot, candidates, evict)
         asked = sorted({*roster, *old.roster, *lingering})
         return [Send(name, ask) for name in asked if name != self.name] + self._on_prepare(
-            self.name, ask, view
+            self.name, ask, now, view
         )
 
     def receive(self, sender: str, message: Agreeing, now: float, view: View) -> list[Effect]:
@@ -165,11 +178,11 @@ class Agreement:
         if self.current is None:
             return []
         if isinstance(message, Prepare):
-            return self._on_prepare(sender, message, view)
+            return self._on_prepare(sender, message, now, view)
         if isinstance(message, Promise):
             return self._on_promise(sender, message, view)
         if isinstance(message, Accept):
-            return self._on_accept(sender, message, now, view)
+            return self._on_accept(sender, message)
         if isinstance(message, Accepted):
             return self._on_accepted(sender, message)
         return []
@@ -183,29 +196,32 @@ class Agreement:
             return self._propose(attempt, view)
         return []
 
+    def _release(self, attempt: _Attempt) -> list[Effect]:
+        """I will not choose a value under this ballot: nobody has to keep anything closed for it."""
+        self._attempt = None
+        nothing = Prepare(attempt.number, attempt.ballot, ())
+        if self.vow is not None and self.vow.promised == attempt.ballot:
+            self.vow = replace(self.vow, closing=())
+        return [Send(name, nothing) for name in attempt.promises if name != self.name]
+
     def _propose(self, attempt: _Attempt, view: View) -> list[Effect]:
         """Phase 2, when the promises allow a value."""
         assert self.current is not None
         old = self.current
-        if attempt.number != old.number + 1:
-            return []
         voters = [name for name in attempt.promises if name in old.roster]
         if 2 * len(voters) <= len(old.roster):
-            return []
-        value = self._bound(attempt)
+            return self._release(attempt)
+        value = self._bound(attempt) or self._choose(attempt, old, view)
         if value is None:
-            value = self._choose(attempt, old, view)
-            if value is None:
-                return []
+            return self._release(attempt)
         attempt.value = value
-        self._attempt = attempt
         accept = Accept(attempt.ballot, value)
         asked = sorted(set(value.roster) | set(old.roster))
-        mine = self._on_accept(self.name, accept, 0.0, view)
+        mine = self._on_accept(self.name, accept)
         return [Send(name, accept) for name in asked if name != self.name] + mine
 
     def _bound(self, attempt: _Attempt) -> Generation | None:
-        """The value I must propose again: the newest accepted one, unless it cannot be decided."""
+        """The value I must propose again: the newest that anyone has accepted."""
         newest: Promise | None = None
         for name in sorted(attempt.promises):
             promise = attempt.promises[name]
@@ -215,13 +231,7 @@ class Agreement:
                 or promise.accepted_ballot > newest.accepted_ballot
             ):
                 newest = promise
-        if newest is None or newest.accepted is None:
-            return None
-        value = newest.accepted
-        for name, promise in attempt.promises.items():
-            if name in value.roster and promise.accepted != value:
-                return None
-        return value
+        return newest.accepted if newest is not None else None
 
     def _choose(self, attempt: _Attempt, old: Generation, view: View) -> Generation | None:
         """Fold the candidates of which all hold exactly the same; let go who has left in order."""
@@ -242,10 +252,7 @@ class Agreement:
         roster = tuple(
             name for name in attempt.roster if not view.leaving(name) or name in open_origins
         )
-        # A value that some accepted and that cannot be decided binds them to take no updates of
-        # what it folds. Another value frees them, if need be an empty one.
-        stuck = any(promise.accepted is not None for promise in attempt.promises.values())
-        if not roster or (not folds and roster == old.roster and not stuck):
+        if not roster or (not folds and roster == old.roster):
             return None
         return Generation(attempt.number, roster, folds, attempt.evict)
 
@@ -257,8 +264,6 @@ class Agreement:
         value = attempt.value
         assert self.current is not None
         old = self.current.roster
-        if not all(name in attempt.accepted for name in value.roster):
-            return []
         if 2 * sum(name in attempt.accepted for name in old) <= len(old):
             return []
         self._attempt = None
@@ -269,20 +274,29 @@ class Agreement:
 
     # -- accepting -------------------------------------------------------------------------------
 
-    def _on_prepare(self, sender: str, message: Prepare, view: View) -> list[Effect]:
+    def _on_prepare(
+        self, sender: str, message: Prepare, now: float, view: View
+    ) -> list[Effect]:
         assert self.current is not None
         if message.number != self.current.number + 1:
             return []
         vow = self.vow if self.vow and self.vow.number == message.number else None
         if vow is not None and message.ballot < vow.promised:
             return []
+        finished = view.finished(now)
+        live = view.live()
+        if any(name in live for name in message.evict) or any(
+            view.held(key) and key not in finished for key in message.candidates
+        ):
+            return []  # I do not see it that way
         self.vow = Vow(
             message.number,
             message.ballot,
+            message.candidates,
             vow.accepted_ballot if vow else None,
             vow.accepted if vow else None,
         )
-        held = tuple((key, view.held(key)) for key in message.candidates[:CANDIDATES_MAX])
+        held = tuple((key, view.held(key)) for key in message.candidates)
         promise = Promise(
             message.number, message.ballot, held, self.vow.accepted_ballot, self.vow.accepted
         )
@@ -290,7 +304,7 @@ class Agreement:
             return [Save("vow", self.vow), *self._on_promise(sender, promise, view)]
         return [Save("vow", self.vow), Send(sender, promise)]
 
-    def _on_accept(self, sender: str, message: Accept, now: float, view: View) -> list[Effect]:
+    def _on_accept(self, sender: str, message: Accept) -> list[Effect]:
         assert self.current is not None
         value = message.value
         if value.number != self.current.number + 1:
@@ -298,15 +312,8 @@ class Agreement:
         vow = self.vow if self.vow and self.vow.number == value.number else None
         if vow is not None and message.ballot < vow.promised:
             return []
-        if self.name in value.roster:
-            live = view.live()
-            if any(name in live for name in value.evicted):
-                return []
-            finished = set(view.finished(now)) if sender != self.name else None
-            for key, runs in value.folds:
-                if view.held(key) != runs or (finished is not None and key not in finished):
-                    return []
-        self.vow = Vow(value.number, message.ballot, message.ballot, value)
+        closing = vow.closing if vow is not None and vow.promised == message.ballot else ()
+        self.vow = Vow(value.number, message.ballot, closing, message.ballot, value)
         reply = Accepted(value.number, message.ballot)
         if sender == self.name:
             return [Save("vow", self.vow), *self._on_accepted(sender, reply)]

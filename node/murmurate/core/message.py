@@ -17,6 +17,7 @@ STAMPS_MAX = 4096
 """Updates one sum may carry; a path that is further behind is repaired by snapshot."""
 RANGES_MAX = 1024
 RUMOURS_MAX = 64
+CANDIDATES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +182,26 @@ Ballot = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """«I want to make generation `number`; what do you hold of these finished epochs?»"""
+    """«I want to make generation `number`: these epochs are finished, those members are gone.
+
+    What do you hold of them?»
+    """
 
     number: int
     ballot: Ballot
     candidates: tuple[Key, ...]
+    evict: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.candidates) > CANDIDATES_MAX:
+            raise RemoteProtocolError("prepare.candidates", f"at most {CANDIDATES_MAX}")
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """«I follow no lower ballot; this I hold of them; this value I have accepted before»."""
+    """«So I see it, too. I follow no lower ballot, this I hold of them and will take no more for
+    now; this value I have accepted before».
+    """
 
     number: int
     ballot: Ballot
@@ -209,7 +220,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """«I hold exactly what it folds, and will take nothing more of it»."""
+    """«So be it, for my part»."""
 
     number: int
     ballot: Ballot
