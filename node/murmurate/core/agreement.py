@@ -21,7 +21,7 @@ Training never waits for this. Without a majority nothing is folded, and clocks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from murmurate.core.clock import Key, Runs
@@ -37,6 +37,10 @@ from murmurate.core.message import (
     Prepare,
     Promise,
 )
+
+
+VOTE_INTERVALS = 4
+"""How long a promise closes epochs: a proposer gives up after one interval."""
 
 
 class View(Protocol):
@@ -56,8 +60,6 @@ class Vow:
 
     number: int
     promised: Ballot
-    closing: tuple[Key, ...] = ()
-    """Epochs of which no more is taken as long as this is the highest ballot."""
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
 
@@ -95,14 +97,22 @@ class Agreement:
         self.due = interval_s
         self._attempt: _Attempt | None = None
         self._failed_rounds = 0
+        self._closing: tuple[Key, ...] = ()
+        self._closing_until = 0.0
 
-    def frozen(self, key: Key) -> bool:
-        """Whether I gave my word to take no more updates of that epoch for now."""
+    def frozen(self, key: Key, now: float) -> bool:
+        """Whether I gave my word to take no more updates of that epoch for now.
+
+        A promise ends by itself after the time a vote can take, so that a proposer that died holds
+        nobody up; what I accepted ends with the vote.
+        """
+        if key in self._closing and now < self._closing_until:
+            return True
         vow = self.vow
-        if vow is None or self.current is None or vow.number <= self.current.number:
+        if vow is None or vow.accepted is None or self.current is None:
             return False
-        return key in vow.closing or (
-            vow.accepted is not None and any(key == folded for folded, _ in vow.accepted.folds)
+        return vow.number > self.current.number and any(
+            key == folded for folded, _ in vow.accepted.folds
         )
 
     def advance(self, generation: Generation, now: float) -> None:
@@ -110,6 +120,7 @@ class Agreement:
         self.current = generation
         self._attempt = None
         self._failed_rounds = 0
+        self._closing = ()
         self.due = now + self.interval_s
 
     # -- proposing -------------------------------------------------------------------------------
@@ -201,7 +212,7 @@ class Agreement:
         self._attempt = None
         nothing = Prepare(attempt.number, attempt.ballot, ())
         if self.vow is not None and self.vow.promised == attempt.ballot:
-            self.vow = replace(self.vow, closing=())
+            self._closing = ()
         return [Send(name, nothing) for name in attempt.promises if name != self.name]
 
     def _propose(self, attempt: _Attempt, view: View) -> list[Effect]:
@@ -292,10 +303,11 @@ class Agreement:
         self.vow = Vow(
             message.number,
             message.ballot,
-            message.candidates,
             vow.accepted_ballot if vow else None,
             vow.accepted if vow else None,
         )
+        self._closing = message.candidates
+        self._closing_until = now + VOTE_INTERVALS * self.interval_s
         held = tuple((key, view.held(key)) for key in message.candidates)
         promise = Promise(
             message.number, message.ballot, held, self.vow.accepted_ballot, self.vow.accepted
@@ -312,8 +324,7 @@ class Agreement:
         vow = self.vow if self.vow and self.vow.number == value.number else None
         if vow is not None and message.ballot < vow.promised:
             return []
-        closing = vow.closing if vow is not None and vow.promised == message.ballot else ()
-        self.vow = Vow(value.number, message.ballot, closing, message.ballot, value)
+        self.vow = Vow(value.number, message.ballot, message.ballot, value)
         reply = Accepted(value.number, message.ballot)
         if sender == self.name:
             return [Save("vow", self.vow), *self._on_accepted(sender, reply)]

@@ -279,7 +279,7 @@ class Peer:
         if len(new) < count:
             live = self.membership.live()
             return [Drop(sender, "overlap", count=count), *self._ask_origins(Clock(new), live)]
-        if any(self.agreement.frozen((dot.origin, dot.epoch)) for dot in new):
+        if any(self.agreement.frozen((dot.origin, dot.epoch), now) for dot in new):
             return [Drop(sender, "closing", "its epoch is being folded", count)]
         outcome = self.replica.fold(push.stamps, push.payload)
         if not isinstance(outcome, Fresh):
@@ -481,7 +481,7 @@ class Peer:
             return self._ask_snapshot(others, now)
         self._turn += 1
         # Who has left may linger and be asked: it is heard of, though not a member any more.
-        effects = self._repair([n for n in {**dict.fromkeys(others), **self.knowledge.names()}])
+        effects = self._repair([n for n in {**dict.fromkeys(others), **self.knowledge.names()}], now)
         stable = self.knowledge.everywhere(self._safe_clock(), others)
         if stable is not None:
             self.store.prune(stable)
@@ -515,12 +515,12 @@ class Peer:
 
     # -- inside: repairing -----------------------------------------------------------------------
 
-    def _repair(self, others: list[str]) -> list[Effect]:
+    def _repair(self, others: list[str], now: float) -> list[Effect]:
         """Ask one peer for all it has of what others had an interval ago and I still lack."""
         missing = [
             span
             for span in self.knowledge.overdue(self.clock)
-            if not self.agreement.frozen((span.origin, span.epoch))
+            if not self.agreement.frozen((span.origin, span.epoch), now)
         ]
         if not missing:
             return []

@@ -355,7 +355,7 @@ def _() -> list[Change]:
 
 @mutant("no-repair", "what got lost is never asked for")
 def _() -> list[Change]:
-    return [(Peer, "_repair", lambda self, others: [])]
+    return [(Peer, "_repair", lambda self, others, now: [])]
 
 
 @mutant("left-returns", "an old rumour brings back a member that has left")
