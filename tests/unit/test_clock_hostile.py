@@ -230,7 +230,7 @@ def test_truncated_at_every_byte() -> None:
 )
 def test_each_limit_is_kept(limits: Limits, field: str) -> None:
     data = wire(entry("node-1", 1, (0, 2)), entry("node-2", 1, (2, 0), (4, 0)))
-    roomy = Limits(bytes_max=29, entries_max=2, runs_max=3, name_bytes_max=6, seq_max=8)
+    roomy = Limits(bytes_max=29, entries_max=2, runs_max=3, name_bytes_max=6, seq_max=9)
     assert len(data) == 29
     Clock.from_bytes(data, roomy)
     with pytest.raises(RemoteProtocolError) as caught:

@@ -5,14 +5,14 @@ origin left, restarted, or was dead for long) may be folded into a baseline once
 exactly the same of it. If members did not agree on what was folded, distances would be wrong, so
 this is a vote: single-decree Paxos for each generation number, with flexible quorums.
 
-- Both phases need a majority of the roster of the generation before; a value accepted before must
-  be proposed again. That is plain Paxos, and all that exactness needs.
-- So that nothing gets lost, a value is chosen only when *every* member of the new roster has
-  promised: that it, too, takes those epochs for finished and those members for gone, that it holds
-  exactly this of them for good (a crash cannot take it), and that it will take no more of it until
-  the vote is over.
-- One who leaves stays on the roster until its epoch is folded as it holds it itself: it waits for
-  that, so that nothing of it gets lost.
+- Both phases need a majority of the roster of the generation before; a value that may have been
+  decided must be proposed again. That is plain Paxos, and all that exactness needs.
+- So that nothing gets lost, an epoch is folded only when *every* member of the new roster has
+  promised: that it, too, takes it for finished, that it holds exactly this of it for good (a crash
+  cannot take it), and that it will take no more of it until the vote is over. Nobody is evicted
+  whom another member takes for alive.
+- The origin of an epoch must be among them, unless it has left and said how many updates it made,
+  or has been dead for long.
 - A member is evicted (leaves the roster without its vote) only when it has been dead for long and
   a majority of the old roster remains: in a cut, at most one side can do it.
 
@@ -21,7 +21,7 @@ Training never waits for this. Without a majority nothing is folded, and clocks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from murmurate.core.clock import Key, Runs
@@ -30,14 +30,12 @@ from murmurate.core.message import (
     CANDIDATES_MAX,
     Accept,
     Accepted,
-    Agreeing,
     Ballot,
     Decided,
     Generation,
     Prepare,
     Promise,
 )
-
 
 VOTE_INTERVALS = 4
 """How long a promise closes epochs: a proposer gives up after one interval."""
@@ -48,10 +46,13 @@ class View(Protocol):
 
     def live(self) -> tuple[str, ...]: ...
     def leaving(self, name: str) -> bool: ...
-    def lingering(self, now: float) -> tuple[str, ...]: ...
     def evictable(self, name: str, now: float) -> bool: ...
+    def not_gone(self, name: str, now: float) -> bool: ...
     def finished(self, now: float) -> tuple[Key, ...]: ...
+    def ripe(self, now: float) -> tuple[Key, ...]: ...
     def held(self, key: Key) -> Runs: ...
+    def complete(self, key: Key, runs: Runs) -> bool: ...
+    def history(self) -> tuple[Generation, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Vow:
 
     number: int
     promised: Ballot
+    history: tuple[Generation, ...] = ()
+    """The generations before `number`: who votes on it must not forget that they were decided."""
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
 
@@ -73,14 +76,15 @@ class _Attempt:
     candidates: tuple[Key, ...]
     evict: tuple[str, ...]
     roster: tuple[str, ...]
-    lingering: tuple[str, ...]
-    promises: dict[str, Promise]
-    accepted: dict[str, None]
+    promises: dict[str, Promise] = field(default_factory=dict)
+    accepted: dict[str, None] = field(default_factory=dict)
     value: Generation | None = None
 
 
 class Agreement:
-    """Proposer and acceptor of one peer."""
+    """Proposer and acceptor of one peer. What it says to itself goes through the driver as well:
+    a vote of mine counts when it is durable, like any other.
+    """
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class Agreement:
         self.interval_s = interval_s
         self.current = founding
         self.vow = vow
-        self.due = interval_s
+        self.due = 0.0
         self._attempt: _Attempt | None = None
         self._failed_rounds = 0
         self._closing: tuple[Key, ...] = ()
@@ -131,18 +135,18 @@ class Agreement:
             return []
         released: list[Effect] = []
         if self._attempt is not None and self._attempt.value is None:
-            released = self._propose(self._attempt, view)
+            self.due = now + self.interval_s
+            released = self._propose(self._attempt, now, view)
             if self._attempt is not None:
                 return released
         self._attempt = None
-        return released + self._start(now, view)
+        return released + self._start(self.current, now, view)
 
-    def _start(self, now: float, view: View) -> list[Effect]:
-        assert self.current is not None
+    def _start(self, old: Generation, now: float, view: View) -> list[Effect]:
         live = view.live()
-        voters = [name for name in self.current.roster if name in live]
+        voters = [name for name in old.roster if name in live]
+        self.due = now + self.interval_s
         if self.name not in voters:
-            self.due = now + self.interval_s
             return []
         # Everyone could propose; taking turns by rank keeps proposals from colliding.
         rank = voters.index(self.name)
@@ -150,89 +154,78 @@ class Agreement:
         if rank and self._failed_rounds == 0:
             self._failed_rounds = 1
             return []
-        old = self.current
-        vow = self.vow if self.vow and self.vow.number == old.number + 1 else None
+        vow = self._vow(old.number + 1)
+        if vow is None and self.vow is not None and self.vow.number > old.number:
+            return []  # I have voted on a later one: the others will tell me of this one
         evict = tuple(name for name in old.roster if view.evictable(name, now))
-        roster = tuple(sorted(n for n in {*old.roster, *live} if n not in evict))
-        lingering = view.lingering(now)
-        candidates = view.finished(now)[:CANDIDATES_MAX]
-        leaving = any(map(view.leaving, roster))
-        idle = not candidates and roster == old.roster and not leaving
-        blocked = any(name not in live and not view.leaving(name) for name in roster)
+        roster = tuple(
+            sorted(n for n in {*old.roster, *live} if n not in evict and not view.leaving(n))
+        )
+        candidates = view.ripe(now)[:CANDIDATES_MAX]
+        idle = not candidates and roster == old.roster
+        blocked = any(name not in live for name in roster)
         if (idle or blocked) and (vow is None or vow.accepted is None):
             return []
         self._failed_rounds += 1
-        if self._failed_rounds % 3 == 0:
-            # Others may not see it as I do. Ask for nothing: it frees who gave me its word, and
-            # brings a value that was accepted before to its end.
-            evict, candidates, roster = (), (), tuple(sorted({*old.roster, *live}))
         ballot = ((vow.promised[0] if vow else 0) + 1, self.name)
-        self._attempt = _Attempt(
-            number=old.number + 1,
-            ballot=ballot,
-            candidates=candidates,
-            evict=evict,
-            roster=roster,
-            lingering=lingering,
-            promises={},
-            accepted={},
-        )
+        self._attempt = _Attempt(old.number + 1, ballot, candidates, evict, roster)
         self.due = now + self.interval_s
         ask = Prepare(old.number + 1, ballot, candidates, evict)
-        asked = sorted({*roster, *old.roster, *lingering})
-        return [Send(name, ask) for name in asked if name != self.name] + self._on_prepare(
-            self.name, ask, now, view
-        )
+        return [Send(name, ask) for name in sorted({*roster, *old.roster})]
 
-    def receive(self, sender: str, message: Agreeing, now: float, view: View) -> list[Effect]:
+    def receive(
+        self,
+        sender: str,
+        message: Prepare | Promise | Accept | Accepted,
+        now: float,
+        view: View,
+    ) -> list[Effect]:
         """Everything but `Decided`, which changes the peer and is handled there."""
         if self.current is None:
             return []
         if isinstance(message, Prepare):
             return self._on_prepare(sender, message, now, view)
         if isinstance(message, Promise):
-            return self._on_promise(sender, message, view)
+            return self._on_promise(sender, message, now, view)
         if isinstance(message, Accept):
-            return self._on_accept(sender, message)
-        if isinstance(message, Accepted):
-            return self._on_accepted(sender, message)
-        return []
+            return self._on_accept(sender, message, view)
+        return self._on_accepted(sender, message)
 
-    def _on_promise(self, sender: str, message: Promise, view: View) -> list[Effect]:
+    def _on_promise(
+        self, sender: str, message: Promise, now: float, view: View
+    ) -> list[Effect]:
         attempt = self._attempt
-        if attempt is None or attempt.ballot != message.ballot or attempt.value is not None:
+        if attempt is None or attempt.value is not None:
+            return []
+        if (attempt.number, attempt.ballot) != (message.number, message.ballot):
             return []
         attempt.promises[sender] = message
-        if all(name in attempt.promises for name in (*attempt.roster, *attempt.lingering)):
-            return self._propose(attempt, view)
+        if all(name in attempt.promises for name in attempt.roster):
+            return self._propose(attempt, now, view)
         return []
+
+    def _propose(self, attempt: _Attempt, now: float, view: View) -> list[Effect]:
+        """Phase 2, when the promises allow a value."""
+        assert self.current is not None
+        old = self.current
+        voters = [name for name in attempt.promises if name in old.roster]
+        value = None
+        if 2 * len(voters) > len(old.roster):
+            value = self._bound(attempt, old) or self._choose(attempt, old, now, view)
+        if value is None:
+            return self._release(attempt)
+        attempt.value = value
+        accept = Accept(attempt.ballot, value)
+        return [Send(name, accept) for name in sorted({*value.roster, *old.roster})]
 
     def _release(self, attempt: _Attempt) -> list[Effect]:
         """I will not choose a value under this ballot: nobody has to keep anything closed for it."""
         self._attempt = None
         nothing = Prepare(attempt.number, attempt.ballot, ())
-        if self.vow is not None and self.vow.promised == attempt.ballot:
-            self._closing = ()
-        return [Send(name, nothing) for name in attempt.promises if name != self.name]
+        return [Send(name, nothing) for name in sorted(attempt.promises)]
 
-    def _propose(self, attempt: _Attempt, view: View) -> list[Effect]:
-        """Phase 2, when the promises allow a value."""
-        assert self.current is not None
-        old = self.current
-        voters = [name for name in attempt.promises if name in old.roster]
-        if 2 * len(voters) <= len(old.roster):
-            return self._release(attempt)
-        value = self._bound(attempt) or self._choose(attempt, old, view)
-        if value is None:
-            return self._release(attempt)
-        attempt.value = value
-        accept = Accept(attempt.ballot, value)
-        asked = sorted(set(value.roster) | set(old.roster))
-        mine = self._on_accept(self.name, accept)
-        return [Send(name, accept) for name in asked if name != self.name] + mine
-
-    def _bound(self, attempt: _Attempt) -> Generation | None:
-        """The value I must propose again: the newest that anyone has accepted."""
+    def _bound(self, attempt: _Attempt, old: Generation) -> Generation | None:
+        """The value I must propose again: the newest accepted one, if it may have been decided."""
         newest: Promise | None = None
         for name in sorted(attempt.promises):
             promise = attempt.promises[name]
@@ -242,90 +235,113 @@ class Agreement:
                 or promise.accepted_ballot > newest.accepted_ballot
             ):
                 newest = promise
-        return newest.accepted if newest is not None else None
-
-    def _choose(self, attempt: _Attempt, old: Generation, view: View) -> Generation | None:
-        """Fold the candidates of which all hold exactly the same; let go who has left in order."""
-        if not all(name in attempt.promises for name in attempt.roster):
+        if newest is None or newest.accepted is None:
             return None
-        held = {name: dict(promise.held) for name, promise in attempt.promises.items()}
+        value = newest.accepted
+        # Whoever of a deciding majority answers now reports this very value.
+        could = [
+            name
+            for name in old.roster
+            if name not in attempt.promises or attempt.promises[name].accepted == value
+        ]
+        return value if 2 * len(could) > len(old.roster) else None
+
+    def _choose(
+        self, attempt: _Attempt, old: Generation, now: float, view: View
+    ) -> Generation | None:
+        """Fold the candidates of which all hold exactly the same."""
+        promises = attempt.promises
+        if any(name in promise.not_gone for promise in promises.values() for name in attempt.evict):
+            return None
+        if not all(name in promises for name in attempt.roster if name in old.roster):
+            return None
+        # A newcomer that has no snapshot yet does not answer; it gets on the roster another time.
+        roster = tuple(name for name in attempt.roster if name in promises)
+        held = {name: dict(promises[name].held) for name in sorted(promises)}
 
         def agreed(key: Key) -> bool:
-            mine = held[self.name].get(key, ())
-            asked = [*attempt.roster, *(name for name in attempt.lingering if name == key[0])]
-            return bool(mine) and all(name in held and held[name].get(key) == mine for name in asked)
+            runs = held[roster[0]].get(key)
+            return (
+                bool(runs)
+                and all(held[name].get(key) == runs for name in (*roster, key[0]) if name in held)
+                and (key[0] in held or view.evictable(key[0], now) or view.complete(key, runs or ()))
+            )
 
-        folds = tuple((key, held[self.name][key]) for key in attempt.candidates if agreed(key))
-        folded = {key for key, _ in folds}
-        open_origins = {
-            key[0] for name in held for key, runs in held[name].items() if runs and key not in folded
-        }
-        roster = tuple(
-            name for name in attempt.roster if not view.leaving(name) or name in open_origins
-        )
-        if not roster or (not folds and roster == old.roster):
+        if not roster:
+            return None
+        folds = tuple((key, held[roster[0]][key]) for key in attempt.candidates if agreed(key))
+        if not folds and roster == old.roster:
             return None
         return Generation(attempt.number, roster, folds, attempt.evict)
 
     def _on_accepted(self, sender: str, message: Accepted) -> list[Effect]:
         attempt = self._attempt
-        if attempt is None or attempt.value is None or attempt.ballot != message.ballot:
+        if attempt is None or attempt.value is None:
+            return []
+        if (attempt.number, attempt.ballot) != (message.number, message.ballot):
             return []
         attempt.accepted[sender] = None
-        value = attempt.value
         assert self.current is not None
         old = self.current.roster
         if 2 * sum(name in attempt.accepted for name in old) <= len(old):
             return []
         self._attempt = None
-        told = sorted({*value.roster, *old, *attempt.lingering})
-        decided = Decided((value,))
-        # To myself as well: the peer moves when it hears it.
-        return [Send(name, decided) for name in told]
+        decided = Decided((attempt.value,))
+        return [Send(name, decided) for name in sorted({*attempt.value.roster, *old})]
 
     # -- accepting -------------------------------------------------------------------------------
+
+    def _vow(self, number: int) -> Vow | None:
+        return self.vow if self.vow is not None and self.vow.number == number else None
+
+    def _may_vote(self, number: int, ballot: Ballot) -> bool:
+        """Whether I may still answer: on the next generation, and not below my word."""
+        if self.current is None or number != self.current.number + 1:
+            return False
+        if self.vow is not None and self.vow.number > number:
+            return False
+        vow = self._vow(number)
+        return vow is None or ballot >= vow.promised
 
     def _on_prepare(
         self, sender: str, message: Prepare, now: float, view: View
     ) -> list[Effect]:
-        assert self.current is not None
-        if message.number != self.current.number + 1:
+        if not self._may_vote(message.number, message.ballot):
             return []
-        vow = self.vow if self.vow and self.vow.number == message.number else None
-        if vow is not None and message.ballot < vow.promised:
-            return []
-        finished = view.finished(now)
-        live = view.live()
-        if any(name in live for name in message.evict) or any(
-            view.held(key) and key not in finished for key in message.candidates
-        ):
-            return []  # I do not see it that way
+        vow = self._vow(message.number)
         self.vow = Vow(
             message.number,
             message.ballot,
+            view.history(),
             vow.accepted_ballot if vow else None,
             vow.accepted if vow else None,
         )
-        self._closing = message.candidates
-        self._closing_until = now + VOTE_INTERVALS * self.interval_s
-        held = tuple((key, view.held(key)) for key in message.candidates)
-        promise = Promise(
-            message.number, message.ballot, held, self.vow.accepted_ballot, self.vow.accepted
+        finished = view.finished(now)
+        held = tuple(
+            (key, runs)
+            for key in message.candidates
+            if (runs := view.held(key)) and key in finished
         )
-        if sender == self.name:
-            return [Save("vow", self.vow), *self._on_promise(sender, promise, view)]
+        self._closing = tuple(key for key, _ in held)
+        self._closing_until = now + VOTE_INTERVALS * self.interval_s
+        promise = Promise(
+            message.number,
+            message.ballot,
+            held,
+            tuple(name for name in message.evict if view.not_gone(name, now)),
+            self.vow.accepted_ballot,
+            self.vow.accepted,
+        )
         return [Save("vow", self.vow), Send(sender, promise)]
 
-    def _on_accept(self, sender: str, message: Accept) -> list[Effect]:
-        assert self.current is not None
+    def _on_accept(self, sender: str, message: Accept, view: View) -> list[Effect]:
         value = message.value
-        if value.number != self.current.number + 1:
+        if not self._may_vote(value.number, message.ballot):
             return []
-        vow = self.vow if self.vow and self.vow.number == value.number else None
-        if vow is not None and message.ballot < vow.promised:
-            return []
-        self.vow = Vow(value.number, message.ballot, message.ballot, value)
-        reply = Accepted(value.number, message.ballot)
-        if sender == self.name:
-            return [Save("vow", self.vow), *self._on_accepted(sender, reply)]
-        return [Save("vow", self.vow), Send(sender, reply)]
+        vow = self._vow(value.number)
+        if self.name in value.roster and (vow is None or vow.accepted != value):
+            # Refusing is always allowed. So a decided value leaves a majority that holds its folds.
+            if any(view.held(key) != runs for key, runs in value.folds):
+                return []
+        self.vow = Vow(value.number, message.ballot, view.history(), message.ballot, value)
+        return [Save("vow", self.vow), Send(sender, Accepted(value.number, message.ballot))]

@@ -81,6 +81,9 @@ class Knowledge:
             stable = stable.intersection(durable)
         return stable
 
+    def durable(self, name: str) -> Clock | None:
+        return self._durable.get(name)
+
     def move(self, baseline: Baseline, start: Clock) -> None:
         """Everything as seen from the newest generation."""
         for clocks in (self._clocks, self._durable):

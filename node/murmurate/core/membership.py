@@ -256,6 +256,11 @@ class Membership:
         member = self._members.get(name)
         return member.rumour.epoch if member else None
 
+    def last(self, name: str) -> int:
+        """How many updates a member that has left said it had made."""
+        member = self._members.get(name)
+        return member.rumour.last if member else 0
+
     def address(self, name: str) -> str:
         member = self._members.get(name)
         return member.rumour.address if member else ""
@@ -321,11 +326,14 @@ class Membership:
         self._proof(sender)
         return out
 
-    def leave(self, now: float) -> list[Effect]:
-        """Tell so many at once as a rumour is told to. I watch the others for as long as I tick."""
+    def leave(self, now: float, last: int = 0) -> list[Effect]:
+        """Tell so many at once as a rumour is told to. I watch the others for as long as I tick.
+
+        `last`: the number of my last update, so that others know when they have them all.
+        """
         out = self._begin(now)
         if self._me.rumour.state != LEFT:
-            self._set(self._me, replace(self._me.rumour, state=LEFT), "I said that I leave")
+            self._set(self._me, replace(self._me.rumour, state=LEFT, last=last), "I said that I leave")
             copies = retransmissions(self._count + 1, self._timing.retransmit_factor)
             for name in self._some(copies):
                 self._say(name, 0, self.name)
@@ -544,9 +552,7 @@ class Membership:
         self._apply(self._saying(member, SUSPECT))
 
     def _answered(self, name: str) -> None:
-        probe = self._probes.pop(name)
-        self._members[name].missed = 0
-        if self.health and not probe.indirect:
+        if not self._probes.pop(name).indirect and self.health:
             self.health -= 1
 
     def _proof(self, sender: str) -> None:
@@ -557,9 +563,11 @@ class Membership:
             for _, asker, number in self._relays.pop(sender):
                 self._say(asker, number, sender)
         member = self._members.get(sender)
-        if member is None or member.rumour.state not in _ACCUSED:
+        if member is None:
             return
-        if self._now >= member.told + self._timing.probe_interval_s:
+        member.missed = 0
+        tell_at = member.told + self._timing.probe_interval_s
+        if member.rumour.state in _ACCUSED and self._now >= tell_at:
             self._say(sender, 0, self.name)
 
     def _relay(self, asker: str, request: PingRequest) -> None:

@@ -52,10 +52,21 @@ class Push:
         return self.payload.numel() * self.payload.element_size()
 
 
+def summed(pushes: list[Push]) -> Push:
+    """One push with all stamps, in order, and the sum of the payloads."""
+    if len(pushes) == 1:
+        return pushes[0]
+    total = pushes[0].payload.clone()
+    for push in pushes[1:]:
+        total.add_(push.payload)
+    return Push(tuple(stamp for push in pushes for stamp in push.stamps), total)
+
+
 @dataclass(frozen=True, slots=True)
 class Digest:
     """«This is what I have, and this much of it a crash cannot take»; `ask`: what have you?"""
 
+    epoch: int
     clock: Clock
     durable: Clock
     ask: bool = False
@@ -111,6 +122,14 @@ class Snapshot:
     history: tuple[Generation, ...]
     members: tuple[Rumour, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.clock.apart:
+            raise RemoteProtocolError("snapshot.clock", "apart from its baseline")
+        numbers = [generation.number for generation in self.history]
+        newest = self.clock.generation
+        if numbers != list(range(newest - len(numbers) + 1, newest + 1)):
+            raise RemoteProtocolError("snapshot.history", f"{numbers}, must end with {newest}")
+
 
 # -- membership ----------------------------------------------------------------------------------
 
@@ -129,6 +148,8 @@ class Rumour:
     address: str = ""
     source: str = ""
     """Who says so first: independent suspicions count (Lifeguard)."""
+    last: int = 0
+    """Of one who has left: the number of its last update."""
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
@@ -199,13 +220,14 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """«So I see it, too. I follow no lower ballot, this I hold of them and will take no more for
-    now; this value I have accepted before».
+    """«I follow no lower ballot. Of the epochs that I, too, take for finished I hold this, and will
+    take no more for now; these members are not gone; this value I have accepted before».
     """
 
     number: int
     ballot: Ballot
     held: tuple[tuple[Key, Runs], ...]
+    not_gone: tuple[str, ...] = ()
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
 

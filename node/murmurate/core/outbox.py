@@ -8,18 +8,10 @@ updates behind is given up, and repaired by snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from murmurate.core.clock import Dot
-from murmurate.core.message import STAMPS_MAX, Push
-
-
-def summed(pushes: list[Push]) -> Push:
-    """One push with all stamps, in order, and the sum of the payloads."""
-    if len(pushes) == 1:
-        return pushes[0]
-    total = pushes[0].payload.clone()
-    for push in pushes[1:]:
-        total.add_(push.payload)
-    return Push(tuple(stamp for push in pushes for stamp in push.stamps), total)
+from murmurate.core.message import STAMPS_MAX, Push, summed
 
 
 class Outbox:
@@ -73,6 +65,12 @@ class Outbox:
 
     def nbytes(self, to: str) -> int:
         return sum(push.nbytes for push in self._queues.get(to, ()))
+
+    def change(self, change: Callable[[Push], Push | None]) -> None:
+        """Put another form of each push in its place; None: it need not be sent."""
+        for to, queue in self._queues.items():
+            queue[:] = [new for push in queue if (new := change(push)) is not None]
+            self._dots[to] = {stamp.dot: None for push in queue for stamp in push.stamps}
 
     def forget(self, to: str) -> None:
         """The peer is gone, or too far behind: what waits for it will reach it another way."""

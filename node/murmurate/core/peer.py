@@ -132,9 +132,10 @@ class Peer:
         self.synced = synced
         self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)
         self.baseline = Baseline(history, keep=config.history_max)
+        self._behind = synced and past.vow is not None and not self._catch_up(past.vow.history)
         self.agreement = Agreement(
             name,
-            history[-1] if history else None,
+            self.baseline.history[-1] if self.baseline.history else None,
             interval_s=config.agree_interval_s,
             vow=past.vow,
         )
@@ -146,7 +147,8 @@ class Peer:
         )
         self.knowledge = Knowledge(replica.clock)
         self._durable: Clock | None = None
-        self._behind = False
+        self._away: dict[str, int] = {}
+        """Members that are not there, and the last update of mine they may have been sent."""
         self._strangers: dict[str, float] = {}
         self._taken_at: dict[str, float] = {}
         self._neighbours: tuple[str, ...] = ()
@@ -156,12 +158,36 @@ class Peer:
         self._digest_due = 0.0
         self._snapshot_asked = -math.inf
         self._refused_since = math.inf
-        for push in past.log:
+        self._void_log = self._replay(past.log)
+
+    def _catch_up(self, history: tuple[Generation, ...]) -> bool:
+        """Move a checkpoint to the generation I voted after; False: I must take a snapshot."""
+        for generation in history:
+            if generation.number == self.baseline.number + 1:
+                lifted = self.clock.lifted(generation.number, dict(generation.folds))
+                if lifted.apart:
+                    return False
+                self.replica.clock = lifted
+                self.baseline.extend((generation,))
+        return not history or self.baseline.number >= history[-1].number
+
+    def _replay(self, log: tuple[Push, ...]) -> tuple[Dot, ...]:
+        """What was logged may have been sent; after the checkpoint, it is not in the weights.
+
+        Returns what is void: its epoch is closed, or so long ago that its age cannot be told.
+        """
+        void: list[Dot] = []
+        for logged in log:
+            push = self.baseline.lift_push(logged) if self.synced else logged
+            dot = logged.stamps[0].dot
+            if push is None or (self.synced and self.baseline.folded(dot) is not None):
+                void.append(dot)
+                continue
             self.log.add(push)
-            # Logged, so it may have been sent; after the checkpoint, so it is not in the weights.
-            if synced and self._is_new(push.stamps[0].dot):
-                replica.weights.add_(push.payload)
-                replica.clock.add(push.stamps[0].dot)
+            if self.synced and dot not in self.clock:
+                self.replica.weights.add_(push.payload)
+                self.clock.add(dot)
+        return tuple(void)
 
     # -- my own updates --------------------------------------------------------------------------
 
@@ -189,6 +215,10 @@ class Peer:
 
         `in_weights`: the optimizer has changed the weights already; only the clock ticks.
         """
+        lifted = self.baseline.lift_push(push)
+        if lifted is None:
+            raise LocalProtocolError("its context is too old to be understood")
+        push = lifted
         (stamp,) = push.stamps
         if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
             raise LocalProtocolError(f"{stamp.dot} is not my next update")
@@ -220,12 +250,9 @@ class Peer:
     def take(self, to: str, now: float) -> Push | None:
         """The next push for a peer, when its link can carry one."""
         while (push := self.outbox.take(to)) is not None:
-            if self.knowledge.has(to, push.dots):
-                continue
-            lifted = self.baseline.lift_push(push)
-            if lifted is not None:
+            if not self.knowledge.has(to, push.dots):
                 self._taken_at[to] = now
-                return lifted
+                return push
         return None
 
     # -- messages --------------------------------------------------------------------------------
@@ -244,25 +271,33 @@ class Peer:
         elif isinstance(message, Lack):
             effects = self._on_lack(sender, message, now)
         elif isinstance(message, SnapshotRequest):
-            whole = self.synced and not self._behind
-            effects = [Send(sender, self.snapshot())] if whole else []
+            effects = [Send(sender, self.snapshot())] if self._whole() else []
         elif isinstance(message, Snapshot):
             if problem := payload_problem(message.weights, self.replica.weights):
                 raise RemoteProtocolError("snapshot.weights", problem)
             self.gate.check_mine("snapshot.clock", message.clock, self.seq)
-            effects = [Deliver(sender, message)]
+            effects = self._verdicts(self.membership.learn(message.members, now))
+            effects.append(Deliver(sender, message))
         elif isinstance(message, Decided):
-            effects = self._on_decided(message, now)
+            effects = [Deliver(sender, message)]
         elif isinstance(message, Prepare | Promise | Accept | Accepted):
-            effects = self._agree(self.agreement.receive(sender, message, now, self), now)
+            effects = self.agreement.receive(sender, message, now, self) if self._whole() else []
         else:
             raise RemoteProtocolError("message", f"{type(message).__name__} is not understood")
+        if sender == self.name:
+            return effects
         return self._verdicts(self.membership.heard(sender, now)) + effects
 
-    def fold(self, sender: str, message: Push | Snapshot, now: float) -> list[Effect]:
+    def _whole(self) -> bool:
+        """Whether I have what the baseline says I have."""
+        return self.synced and not self._behind
+
+    def fold(self, sender: str, message: Push | Snapshot | Decided, now: float) -> list[Effect]:
         """Let a delivered message change the weights, or say why it does not."""
         if isinstance(message, Snapshot):
             return self._adopt(sender, message, now)
+        if isinstance(message, Decided):
+            return self._on_decided(message, now)
         count = len(message.stamps)
         if not self.synced:
             return [Drop(sender, "unsynced", count=count)]
@@ -303,29 +338,39 @@ class Peer:
             interval = self.config.digest_interval_s * (0.75 + 0.5 * self.rng.random())
             self._digest_due = now + interval
             effects += self._compare(now)
-        if self.synced and not self._behind and now >= self.agreement.due:
-            effects += self._agree(self.agreement.tick(now, self), now)
+        if now >= self.agreement.due and self._whole():
+            effects += self.agreement.tick(now, self)
         return effects
 
     # -- coming and going ------------------------------------------------------------------------
 
     def join(self, names: Iterable[str], now: float) -> list[Effect]:
-        """Get to know the seed peers."""
+        """Get to know the seed peers, and whoever was there in my last life."""
         self._digest_due = now
-        return self._verdicts(self.membership.join(names, now))
+        seed_peers = dict.fromkeys((*names, *self.baseline.roster))
+        seed_peers.pop(self.name, None)
+        effects = self._verdicts(self.membership.join(seed_peers, now))
+        return [Prune(self._void_log), *effects] if self._void_log else effects
 
     def leave(self, now: float) -> list[Effect]:
         """Say that I leave; keep driving me until `settled`, or as long as you can wait."""
         others = [name for name in self.membership.live() if name != self.name]
         digest = self._digest(ask=True)
-        return self.membership.leave(now) + [Send(to, digest) for to in others]
+        return self.membership.leave(now, self.seq) + [Send(to, digest) for to in others]
 
     def settled(self) -> bool:
-        """Everyone has my updates and has closed my epoch; nobody counts on my vote any more."""
-        if not self.membership.live():
+        """Everyone alive has my updates, nobody counts on my vote, and nothing is only with me."""
+        others = self.membership.live()
+        if not others:
             return True
-        open_epoch = self.clock.last(self.name, self.epoch) > 0
-        return not len(self.log) and not open_epoch and self.name not in self.baseline.roster
+        clocks = [self.knowledge.of(name) for name in others]
+        mine = Clock(dot for push in self.log for dot in push.dots)
+        mine.generation = self.clock.generation
+        return (
+            self.name not in self.baseline.roster
+            and all(clock is not None and clock.covers(mine) for clock in clocks)
+            and any(clock is not None and clock.covers(self.clock) for clock in clocks)
+        )
 
     def snapshot(self) -> Snapshot:
         """Weights, clock and what is needed to understand it, of one instant."""
@@ -348,14 +393,6 @@ class Peer:
     def leaving(self, name: str) -> bool:
         return self.membership.state(name) == LEFT
 
-    def lingering(self, now: float) -> tuple[str, ...]:
-        """Members that have left, but may still be there until their updates are everywhere."""
-        return tuple(
-            rumour.name
-            for rumour in self.membership.rumours()
-            if rumour.state == LEFT and not self.evictable(rumour.name, now)
-        )
-
     def evictable(self, name: str, now: float) -> bool:
         """Dead, left or not heard of, for long."""
         if name == self.name:
@@ -368,6 +405,34 @@ class Peer:
         else:
             return False
         return now - since >= self.config.forget_after_s
+
+    def not_gone(self, name: str, now: float) -> bool:
+        """Whether I object to voting a member out: it is there, or was not long ago."""
+        state = self.membership.state(name)
+        if state is None:
+            return False
+        return state not in (DEAD, LEFT) or (
+            now - self.membership.since(name) < self.config.forget_after_s / 2
+        )
+
+    def complete(self, key: Key, runs: Runs) -> bool:
+        """Whether these are all updates its origin made, by its own word when it left."""
+        last = self.membership.last(key[0])
+        return last > 0 and self.membership.epoch(key[0]) == key[1] and runs == (1, last)
+
+    def history(self) -> tuple[Generation, ...]:
+        return self.baseline.history
+
+    def ripe(self, now: float) -> tuple[Key, ...]:
+        """Finished epochs of which, as far as I know, all have the same."""
+        out = []
+        names = self.membership.live()
+        for key in self.finished(now):
+            runs = self.held(key)
+            known = (self.knowledge.durable(name) for name in names)
+            if runs and all(clock is None or clock.runs(key) == runs for clock in known):
+                out.append(key)
+        return tuple(out)
 
     def finished(self, now: float) -> tuple[Key, ...]:
         """Epochs to which nobody will add: their origin left, restarted, or is dead for long."""
@@ -396,16 +461,6 @@ class Peer:
 
     def _is_new(self, dot: Dot) -> bool:
         return dot not in self.clock and self.baseline.folded(dot) is None
-
-    def _agree(self, effects: list[Effect], now: float) -> list[Effect]:
-        """What the agreement decides is heard by myself at once."""
-        out: list[Effect] = []
-        for effect in effects:
-            if isinstance(effect, Send) and effect.to == self.name:
-                out += self._on_decided(effect.message, now)
-            else:
-                out.append(effect)
-        return out
 
     def _on_decided(self, message: Decided, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -436,16 +491,26 @@ class Peer:
         self.baseline.extend(new)
         self.replica.clock = clock
         self.knowledge.move(self.baseline, clock)
-        keys = [key for generation in new for key, _ in generation.folds]
-        gone = self.log.drop_epochs(keys)
-        self.store.drop_epochs(keys)
-        self.gate.forget(keys)
+        gone = self.log.change(self._as_of_now)
+        self.store.change(self._as_of_now)
+        self.outbox.change(self._as_of_now)
+        self.gate.forget([key for generation in new for key, _ in generation.folds])
         self.agreement.advance(new[-1], now)
         self._forget_departed()
         effects: list[Effect] = [Moved(generation) for generation in new]
         if gone:
             effects.append(Prune(tuple(gone)))
         return effects
+
+    def _as_of_now(self, push: Push) -> Push | None:
+        """A push in terms of my generation; None: all or part of it is in the baseline.
+
+        So a push never holds an update that is folded at or before the generation of its contexts:
+        whoever has forgotten that fold refuses it for its age.
+        """
+        if any(self.baseline.folded(dot) is not None for dot in push.dots):
+            return None
+        return self.baseline.lift_push(push)
 
     def _forget_departed(self) -> None:
         """Members that are gone and left nothing in my clock need no record."""
@@ -468,7 +533,7 @@ class Peer:
         return lifted
 
     def _digest(self, *, ask: bool = False) -> Digest:
-        return Digest(self.context(), self._safe_clock().copy(), ask)
+        return Digest(self.epoch, self.context(), self._safe_clock().copy(), ask)
 
     # -- inside: comparing clocks ----------------------------------------------------------------
 
@@ -482,22 +547,44 @@ class Peer:
         self._turn += 1
         # Who has left may linger and be asked: it is heard of, though not a member any more.
         effects = self._repair([n for n in {**dict.fromkeys(others), **self.knowledge.names()}], now)
-        stable = self.knowledge.everywhere(self._safe_clock(), others)
-        if stable is not None:
-            self.store.prune(stable)
-            if gone := self.log.prune(stable):
-                effects.append(Prune(tuple(gone)))
+        effects += self._prune(others)
         near = shuffled(list(self._neighbour_names()), self.rng)[:1]
         far = [name for name in shuffled(others, self.rng) if name not in near]
         digest = self._digest(ask=True)
         effects += [Send(to, digest) for to in (near + far)[: self.config.digest_fanout]]
         return effects
 
+    def _prune(self, others: list[str]) -> list[Effect]:
+        """Let go of what everyone has for good, those included who are away and may come back.
+
+        Were they not counted, two halves of a cut would have only sums of each other's updates when
+        they meet again, and nobody could take those apart.
+        """
+        away = [n for n in self.baseline.roster if n not in others and n != self.name]
+        self._away = {name: self._away.get(name, self.seq) for name in away}
+        stable = self.knowledge.everywhere(self._safe_clock(), others)
+        if stable is None:
+            return []
+        if not away:
+            self.store.prune(stable)
+            gone = self.log.prune(stable)
+            return [Prune(tuple(gone))] if gone else []
+        if self.log.nbytes > self.config.outbox_bytes_max:
+            # Those who are away have none of what I made since: they can take it as one sum.
+            since = max(self._away.values())
+            self.log.squeeze(
+                lambda push: all(
+                    dot in stable and dot.epoch == self.epoch and dot.seq > since
+                    for dot in push.dots
+                )
+            )
+        return []
+
     def _on_digest(self, sender: str, message: Digest, now: float) -> list[Effect]:
         clock = message.clock
         self.gate.check_clock("digest.clock", clock, self.seq, now)
         self.gate.check_mine("digest.durable", message.durable, self.seq)
-        if not self.synced:
+        if not self.synced or message.epoch < (self.membership.epoch(sender) or 0):
             return []
         if clock.generation > self.baseline.number:
             return [Send(sender, self._digest())]  # it will tell me what was decided
@@ -591,6 +678,8 @@ class Peer:
         retired: list[Dot] = []
         if self.synced:
             if len(newer) < theirs.generation - mine.generation:
+                if self.leaving(self.name):
+                    return [Drop(sender, "snapshot", "too late for one who leaves")]
                 return [Rejoin("further behind than the history that the others keep")]
             for generation in newer:
                 if self._closes_my_life(generation):
@@ -634,9 +723,11 @@ class Peer:
             self.replica.clock = merged
             self.baseline = view
             self.knowledge = Knowledge(merged)
+            void = self.log.change(self._as_of_now)
+            if void:
+                effects.append(Prune(tuple(void)))
             if snapshot.history:
                 self.agreement.advance(snapshot.history[-1], now)
-            effects += self._verdicts(self.membership.learn(snapshot.members, now))
         elif newer:
             effects += self._move(newer, merged, now)
         else:
@@ -665,7 +756,7 @@ class Peer:
             )
             if not self.evictable(dot.origin, now) and not restarted_without:
                 return False
-        return (len(theirs), giver) > (len(self.clock), self.name)
+        return self._behind or (len(theirs), giver) > (len(self.clock), self.name)
 
     # -- inside: members -------------------------------------------------------------------------
 

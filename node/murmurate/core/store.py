@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from murmurate.core.clock import Clock, Dot, Key, Range
-from murmurate.core.message import STAMPS_MAX, Push
+from murmurate.core.clock import Clock, Dot, Range
+from murmurate.core.message import STAMPS_MAX, Push, summed
 
 
 class Store:
@@ -79,12 +79,36 @@ class Store:
         """Let go of what is in `stable` altogether; the dots of it."""
         return self._drop(lambda push: all(stamp.dot in stable for stamp in push.stamps))
 
-    def drop_epochs(self, keys: Iterable[Key]) -> list[Dot]:
-        """Let go of every push that touches these epochs: everyone has them, so nobody can use it."""
-        gone = frozenset(keys)
-        return self._drop(
-            lambda push: any((stamp.dot.origin, stamp.dot.epoch) in gone for stamp in push.stamps)
-        )
+    def change(self, change: Callable[[Push], Push | None]) -> list[Dot]:
+        """Put another form of each push in its place; None: let go of it. The dots let go of."""
+        gone: list[Dot] = []
+        for push in list(self._entries.values()):
+            new = change(push)
+            if new is None:
+                self._remove(push)
+                gone += push.dots
+            elif new is not push:
+                self._entries[push.stamps[0].dot] = new
+                for dot in new.dots:
+                    self._by_dot[dot] = new
+        return gone
+
+    def squeeze(self, wanted: Callable[[Push], bool]) -> None:
+        """Sum up pushes that are only kept for the same absent peers: they lack all or none."""
+        batch: list[Push] = []
+        for push in [push for push in self._entries.values() if wanted(push)]:
+            if sum(len(p.stamps) for p in batch) + len(push.stamps) > STAMPS_MAX:
+                self._replace(batch)
+                batch = []
+            batch.append(push)
+        self._replace(batch)
+
+    def _replace(self, batch: list[Push]) -> None:
+        if len(batch) > 1:
+            total = summed(batch)
+            for push in batch:
+                self._remove(push)
+            self.add(total)
 
     def _drop(self, unwanted: Callable[[Push], bool]) -> list[Dot]:
         out: list[Dot] = []

@@ -47,7 +47,7 @@ def context_of_mine(peer: Peer) -> Message:
 def claim_about_me(peer: Peer) -> Message:
     clock = peer.context()
     clock.add_range(Range(peer.name, peer.epoch, 1, SEQ_MAX))
-    return Digest(clock, peer.context())
+    return Digest(1, clock, peer.context())
 
 
 def in_its_own_context(peer: Peer) -> Message:
@@ -68,7 +68,7 @@ def backward_range(peer: Peer) -> Message:
 
 
 def small_snapshot(peer: Peer) -> Message:
-    return Snapshot(_payload(peer)[:1], peer.context(), ())
+    return Snapshot(_payload(peer)[:1], peer.context(), peer.baseline.history)
 
 
 def odd_state(peer: Peer) -> Message:

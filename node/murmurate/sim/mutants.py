@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from murmurate.core import gate, membership, outbox
+from murmurate.core import gate, membership, message, outbox, store
 from murmurate.core import peer as peer_module
 from murmurate.core.agreement import Agreement
 from murmurate.core.clock import Clock, Dot, Key, Runs
@@ -217,7 +217,7 @@ def _() -> list[Change]:
 
 @mutant("one-context-per-sum", "all updates of a sum get the context of the first")
 def _() -> list[Change]:
-    original = outbox.summed
+    original = message.summed
 
     def summed(pushes: list[Push]) -> Push:
         push = original(pushes)
@@ -227,7 +227,7 @@ def _() -> list[Change]:
         )
         return Push(stamps, push.payload)
 
-    return [(outbox, "summed", summed)]
+    return [(outbox, "summed", summed), (store, "summed", summed)]
 
 
 @mutant("overlap-applied", "a sum is applied although part of it is there already")

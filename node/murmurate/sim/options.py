@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from murmurate.core.membership import Timing
 from murmurate.core.peer import PeerConfig
-from murmurate.core.topology import TOPOLOGIES
+from murmurate.core.topology import TOPOLOGIES, acyclic
 
 ELEMENTS = 2
 ELEMENT_BYTES = 8
@@ -26,6 +27,10 @@ class Options:
     compact: bool | None = None
     """Also wait until finished epochs have left the clocks."""
     faults: bool = True
+    exact: bool | None = None
+    drain: bool | None = None
+    pace_s: float | None = None
+    digest_interval_s: float = 0.5
     forget_after_s: float = 6.0
 
 
@@ -71,6 +76,13 @@ class Setting:
     faults: Faults = field(default_factory=Faults)
 
 
+T = TypeVar("T")
+
+
+def _given(fixed: T | None, drawn: T) -> T:
+    return drawn if fixed is None else fixed
+
+
 SIM_TIMING = Timing(probe_interval_s=1.0, probe_timeout_s=0.4)
 
 
@@ -81,7 +93,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
     # the least.
     nodes = rng.randint(low, high) if rng.random() < 0.15 else rng.randint(low, min(high, low + 5))
     topology = options.topology or rng.choice(TOPOLOGIES)
-    faults_s = options.faults_s if options.faults_s is not None else rng.uniform(4.0, 8.0)
+    faults_s = _given(options.faults_s, rng.uniform(4.0, 8.0))
     updates = options.updates_per_node or 28
 
     def sometimes(value: float, chance: float = 0.5) -> float:
@@ -115,8 +127,8 @@ def draw(rng: random.Random, options: Options) -> Setting:
         topology=topology,
         outbox_bytes_max=rng.choice((4, 16, 1024)) * PAYLOAD_BYTES,
         store_bytes_max=4096 * PAYLOAD_BYTES,
-        pace_s=rng.choice((0.0, 0.2)) if topology in ("tree", "star") else 0.0,
-        digest_interval_s=0.5,
+        pace_s=_given(options.pace_s, rng.choice((0.0, 0.2)) if acyclic(topology) else 0.0),
+        digest_interval_s=options.digest_interval_s,
         forget_after_s=options.forget_after_s,
         agree_interval_s=1.0,
         snapshot_wait_s=1.0,
@@ -126,9 +138,9 @@ def draw(rng: random.Random, options: Options) -> Setting:
         nodes=nodes,
         faults_s=faults_s,
         step_s=faults_s / updates,
-        exact=rng.random() < 0.9,
-        drain=rng.random() < 0.5,
-        compact=options.compact if options.compact is not None else rng.random() < 0.25,
+        exact=_given(options.exact, rng.random() < 0.9),
+        drain=_given(options.drain, rng.random() < 0.5),
+        compact=_given(options.compact, rng.random() < 0.25),
         config=config,
         faults=faults,
     )

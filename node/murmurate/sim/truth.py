@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.message import Push, Snapshot
+from murmurate.core.message import Generation, Push, Snapshot
 from murmurate.core.peer import Peer
 from murmurate.errors import PromiseBroken
 
@@ -40,7 +40,7 @@ class Truth:
         self.dots: dict[Dot, int] = {}
         self.names: list[Dot] = []
         self.values: list[Values] = []
-        self.contexts: list[frozenset[int]] = []
+        self.contexts: dict[int, frozenset[int]] = {}
         self.held: dict[str, Held] = {}
         self.snapshots: dict[int, tuple[Snapshot, Held]] = {}
         self.retired: set[int] = set()
@@ -72,7 +72,7 @@ class Truth:
         self.names.append(dot)
         self.values.append(tuple(push.payload.tolist()))
         self.size += max(abs(value) for value in self.values[-1])
-        self.contexts.append(context)
+        self.contexts[self.dots[dot]] = context
 
     def applied_at(self, name: str, dots: tuple[Dot, ...], staleness: tuple[int, ...]) -> None:
         held = self.held[name]
@@ -83,7 +83,10 @@ class Truth:
                 raise PromiseBroken("P2", f"{name} applied {dot}, which was never published")
             if one in ids:
                 raise PromiseBroken("P1", f"{name} applied {dot} twice")
-            true = len(self.contexts[one] ^ ids)
+            context = self.contexts.get(one)
+            if context is None:
+                raise PromiseBroken("P1", f"{name} applied {dot}, which is in the baseline")
+            true = len(context ^ ids)
             self.staleness_checks += 1
             if true != claimed:
                 raise PromiseBroken("P4", f"{name}: staleness of {dot} is {true}, shown {claimed}")
@@ -133,6 +136,13 @@ class Truth:
             left.add(about)
         elif about in left:
             raise PromiseBroken("membership", f"{name} says {about} is {state}, but it has left")
+
+    def folded(self, generation: Generation) -> None:
+        """No update of a folded epoch is applied any more: its context is not needed."""
+        for (origin, epoch), runs in generation.folds:
+            for i in range(0, len(runs), 2):
+                for seq in range(runs[i], runs[i + 1] + 1):
+                    self.contexts.pop(self.dots[Dot(origin, epoch, seq)], None)
 
     # -- what must hold --------------------------------------------------------------------------
 

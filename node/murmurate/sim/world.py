@@ -27,7 +27,7 @@ from murmurate.core.effect import (
     Send,
     Verdict,
 )
-from murmurate.core.message import Generation, Push, Snapshot
+from murmurate.core.message import Decided, Generation, Push, Snapshot
 from murmurate.core.peer import Past, Peer
 from murmurate.core.replica import Replica
 from murmurate.errors import MurmurateError, PromiseBroken
@@ -38,6 +38,8 @@ from murmurate.sim.options import ELEMENTS, PAYLOAD_BYTES, Options, Setting, dra
 from murmurate.sim.truth import Truth
 
 TICK_S = 0.1
+LINGER_S = 10.0
+"""How long one who leaves waits for its updates to be everywhere."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Node:
         self.drift = rng.uniform(0.95, 1.05)
         self.step_s = step_s * rng.choice((0.7, 1.0, 1.0, 1.5))
         self.paused: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
-        self.inbox: list[tuple[str, Push | Snapshot]] = []
+        self.inbox: list[tuple[str, Push | Snapshot | Decided]] = []
         self.batch: tuple[Clock, frozenset[int]] | None = None
         self.pending: torch.Tensor | None = None
         self.busy: set[str] = set()
@@ -339,7 +341,7 @@ class World:
         if node.peer is not None:
             self._pump(node)
 
-    def _fold(self, node: Node, sender: str, message: Push | Snapshot) -> None:
+    def _fold(self, node: Node, sender: str, message: Push | Snapshot | Decided) -> None:
         assert node.peer is not None
         peer = node.peer
         self._carry_out(node, peer.fold(sender, message, node.now(self.time)))
@@ -399,6 +401,9 @@ class World:
         """In order; when one fails, the rest is dropped."""
         for effect in effects:
             if isinstance(effect, Send):
+                if effect.to == node.name:
+                    self.at(self.time, self._arrive, node.name, node, effect.message)
+                    continue
                 if isinstance(effect.message, Snapshot):
                     self.counts["snapshots"] += 1
                     self.truth.snapshot_made(node.name, effect.message)
@@ -439,6 +444,7 @@ class World:
                 self.note("moves", node.name, effect.generation.number)
                 self.counts["moves to a new baseline"] += 1
                 self.truth.left[node.name] = set()
+                self.truth.folded(effect.generation)
             elif isinstance(effect, Rejoin):
                 self._rejoin(node, effect.reason)
                 return
@@ -590,7 +596,7 @@ class World:
         if node.peer is None:
             return
         self.counts["leave"] += 1
-        node.leaving_until = self.time + 8.0
+        node.leaving_until = self.time + LINGER_S
         self._carry_out(node, node.peer.leave(node.now(self.time)))
 
     # -- the two phases --------------------------------------------------------------------------
@@ -631,7 +637,7 @@ class World:
         for node in list(self.nodes.values()):
             node.disk.full = False
             if node.leaving_until and node.peer is not None:
-                node.leaving_until = self.time + 10.0
+                node.leaving_until = self.time + LINGER_S
             if node.paused is not None:
                 self._resume(node, node.life)
             if node.peer is None and not node.stopped:
