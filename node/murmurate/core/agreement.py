@@ -251,12 +251,13 @@ class Agreement:
     ) -> Generation | None:
         """Fold the candidates of which all hold exactly the same."""
         promises = attempt.promises
-        if any(name in promise.not_gone for promise in promises.values() for name in attempt.evict):
-            return None
-        if not all(name in promises for name in attempt.roster if name in old.roster):
+        there = {name for promise in promises.values() for name in promise.not_gone}
+        evict = tuple(name for name in attempt.evict if name not in there)
+        wanted = sorted({*attempt.roster, *there})
+        if not all(name in promises for name in wanted if name in old.roster):
             return None
         # A newcomer that has no snapshot yet does not answer; it gets on the roster another time.
-        roster = tuple(name for name in attempt.roster if name in promises)
+        roster = tuple(name for name in wanted if name in promises)
         held = {name: dict(promises[name].held) for name in sorted(promises)}
 
         def agreed(key: Key) -> bool:
@@ -272,7 +273,7 @@ class Agreement:
         folds = tuple((key, held[roster[0]][key]) for key in attempt.candidates if agreed(key))
         if not folds and roster == old.roster:
             return None
-        return Generation(attempt.number, roster, folds, attempt.evict)
+        return Generation(attempt.number, roster, folds, evict)
 
     def _on_accepted(self, sender: str, message: Accepted) -> list[Effect]:
         attempt = self._attempt
@@ -308,6 +309,10 @@ class Agreement:
     ) -> list[Effect]:
         if not self._may_vote(message.number, message.ballot):
             return []
+        if sender != self.name:
+            # Let it finish: two that outbid each other decide nothing.
+            self._attempt = None
+            self.due = max(self.due, now + 2 * self.interval_s)
         vow = self._vow(message.number)
         self.vow = Vow(
             message.number,

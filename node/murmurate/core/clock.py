@@ -132,6 +132,26 @@ def runs_minus(a: Runs, b: Runs) -> Runs:
     return tuple(out)
 
 
+def runs_problem(runs: Runs) -> str:
+    """Why these are not sorted, disjoint runs that do not touch, from 1 on; empty: they are."""
+    if not runs or len(runs) % 2:
+        return f"{len(runs)} ends"
+    at = -1
+    for i in range(0, len(runs), 2):
+        if not at + 1 < runs[i] <= runs[i + 1]:
+            return f"{runs[i]}-{runs[i + 1]} after {at}"
+        at = runs[i + 1]
+    return "" if at <= SEQ_MAX else f"{at} is beyond {SEQ_MAX}"
+
+
+def name_problem(name: str, bytes_max: int) -> str:
+    """Why this cannot be an origin's name; empty: it can."""
+    if not name or not name.isprintable():
+        return f"{name!r} is not a printable name"
+    size = len(name.encode())
+    return "" if size <= bytes_max else f"a name of {size} bytes, at most {bytes_max}"
+
+
 class Clock:
     """A set of dots. `add` changes it; everything that hands one out hands out a copy."""
 
@@ -229,6 +249,10 @@ class Clock:
         """The highest number held of that life, or 0."""
         runs = self._runs.get((origin, epoch))
         return runs[-1] if runs else 0
+
+    def epoch(self, origin: str) -> int:
+        """The latest life of that origin above the baseline, or 0."""
+        return max((epoch for name, epoch in self._runs if name == origin), default=0)
 
     # -- two clocks ------------------------------------------------------------------------------
 
@@ -359,7 +383,7 @@ class Clock:
             for i in range(0, len(runs), 2):
                 _put(out, runs[i] - at - 1)
                 _put(out, runs[i + 1] - runs[i])
-                at = runs[i + 1] + 1
+                at = runs[i + 1]
         return bytes(out)
 
     @classmethod
@@ -401,9 +425,11 @@ class Clock:
                 if last > limits.seq_max:
                     raise RemoteProtocolError("clock.seq", f"{last} is beyond {limits.seq_max}")
                 runs += (first, last)
-                at = last + 1
+                at = last
             out._replace(key, tuple(runs))
         reader.end("clock")
+        if out.base + out._size > limits.seq_max:
+            raise RemoteProtocolError("clock", f"more than {limits.seq_max} updates")
         return out
 
     # -- inside ----------------------------------------------------------------------------------
@@ -467,8 +493,8 @@ class _Reader:
             name = raw.decode()
         except UnicodeDecodeError:
             raise RemoteProtocolError(field, "not UTF-8") from None
-        if not name or not name.isprintable():
-            raise RemoteProtocolError(field, f"{name!r} is not a printable name")
+        if problem := name_problem(name, bytes_max):
+            raise RemoteProtocolError(field, problem)
         return name
 
     def end(self, field: str) -> None:

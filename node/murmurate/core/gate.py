@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from murmurate.core.clock import Clock, Key
+from murmurate.core.clock import SEQ_MAX, Clock, Key, Limits, name_problem
 from murmurate.core.message import Push
 from murmurate.errors import RemoteProtocolError
 
 NORM_MAX = 1e15
 SEQ_JUMP_MAX = 1_000_000
+NAME_BYTES_MAX = Limits().name_bytes_max
 SEQ_PER_S_MAX = 1000.0
 
 
@@ -47,6 +48,10 @@ class Gate:
             dot, context = stamp.dot, stamp.context
             if dot.seq < 1 or dot.epoch < 1:
                 raise RemoteProtocolError("push.dot", f"{dot}: numbers start at 1")
+            if dot.seq > SEQ_MAX or dot.epoch > SEQ_MAX:
+                raise RemoteProtocolError("push.dot", f"{dot}: numbers end at {SEQ_MAX}")
+            if problem := name_problem(dot.origin, NAME_BYTES_MAX):
+                raise RemoteProtocolError("push.dot", problem)
             if dot.origin == self.name and (
                 dot.epoch > self.epoch or (dot.epoch == self.epoch and dot.seq > seq)
             ):
@@ -59,6 +64,12 @@ class Gate:
 
     def check_mine(self, what: str, clock: Clock, seq: int) -> None:
         """A clock cannot hold updates of mine that I never made."""
+        if clock.epoch(self.name) > self.epoch:
+            raise RemoteProtocolError(
+                what,
+                f"{self.name} in epoch {clock.epoch(self.name)}: that is my name, but I am in"
+                f" {self.epoch}",
+            )
         last = clock.last(self.name, self.epoch)
         if last > seq:
             raise RemoteProtocolError(
@@ -74,10 +85,6 @@ class Gate:
             raise RemoteProtocolError(what, "a peer's own clock is never apart from its baseline")
         claims = [(key, clock.runs(key)[-1]) for key in clock.keys()]
         for key, last in claims:
-            if key[0] == self.name and key[1] > self.epoch:
-                raise RemoteProtocolError(
-                    what, f"{key[0]} in epoch {key[1]}: that is my name, but I am in {self.epoch}"
-                )
             if key in self._heard:
                 before, at = self._heard[key]
                 if last - before > max(SEQ_JUMP_MAX, SEQ_PER_S_MAX * (now - at)):

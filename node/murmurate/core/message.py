@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from murmurate.core.clock import Clock, Dot, Key, Range, Runs
+from murmurate.core.clock import Clock, Dot, Key, Range, Runs, runs_problem
 from murmurate.errors import RemoteProtocolError
 
 STAMPS_MAX = 4096
@@ -111,6 +111,11 @@ class Generation:
             raise RemoteProtocolError("generation.number", f"{self.number} is negative")
         if not self.roster or list(self.roster) != sorted(set(self.roster)):
             raise RemoteProtocolError("generation.roster", "empty, unsorted or with repeats")
+        if len({key for key, _ in self.folds}) != len(self.folds):
+            raise RemoteProtocolError("generation.folds", "an epoch stands in it twice")
+        for key, runs in self.folds:
+            if problem := runs_problem(runs):
+                raise RemoteProtocolError("generation.folds", f"{key}: {problem}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,8 @@ class Peer:
         )
         self.knowledge = Knowledge(replica.clock)
         self._durable: Clock | None = None
+        self._last_words: dict[Key, int] = {}
+        """Of those who left: the number of their last update."""
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
         self._strangers: dict[str, float] = {}
@@ -417,8 +419,7 @@ class Peer:
 
     def complete(self, key: Key, runs: Runs) -> bool:
         """Whether these are all updates its origin made, by its own word when it left."""
-        last = self.membership.last(key[0])
-        return last > 0 and self.membership.epoch(key[0]) == key[1] and runs == (1, last)
+        return runs == (1, self._last_words.get(key, 0))
 
     def history(self) -> tuple[Generation, ...]:
         return self.baseline.history
@@ -521,6 +522,8 @@ class Peer:
                 self.knowledge.forget(rumour.name)
                 self._taken_at.pop(rumour.name, None)
         self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
+        keys = self.clock.keys()
+        self._last_words = {k: last for k, last in self._last_words.items() if k in keys}
 
     def _safe_clock(self) -> Clock:
         """What a crash cannot take."""
@@ -551,7 +554,9 @@ class Peer:
         near = shuffled(list(self._neighbour_names()), self.rng)[:1]
         far = [name for name in shuffled(others, self.rng) if name not in near]
         digest = self._digest(ask=True)
-        effects += [Send(to, digest) for to in (near + far)[: self.config.digest_fanout]]
+        # Who leaves wants to hear from everyone, and soon.
+        fanout = len(others) if self.leaving(self.name) else self.config.digest_fanout
+        effects += [Send(to, digest) for to in (near + far)[:fanout]]
         return effects
 
     def _prune(self, others: list[str]) -> list[Effect]:
@@ -765,6 +770,9 @@ class Peer:
         for effect in effects:
             if isinstance(effect, Verdict):
                 self.knowledge.forget(effect.name)
+                if effect.state == LEFT:
+                    key = (effect.name, effect.epoch)
+                    self._last_words[key] = self.membership.last(effect.name)
         return effects
 
     def _neighbour_names(self) -> tuple[str, ...]:

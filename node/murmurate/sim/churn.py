@@ -49,6 +49,7 @@ class ChurnWorld(World):
             updates_per_node=int((changes * CHANGE_S + 5.0) / 1.5),
             compact=True,
             exact=True,
+            drain=False,
         )
         super().__init__(seed, options)
         self.changes_left = changes
@@ -62,15 +63,22 @@ class ChurnWorld(World):
         if not self.changes_left:
             return
         live = self.live()
+        self._forget_contexts()
         staying = [node for node in live if not node.leaving_until and node.peer is not None]
-        if len(live) < LIVE_MAX and (len(staying) < 8 or self.rng.random() < 0.5):
+        if len(live) < LIVE_MAX and (len(staying) < 16 or self.rng.random() < 0.5):
             self._join()
-        elif len(staying) > 4:
+        elif len(staying) > 12:
             self._leave(self.rng.choice(staying))
         else:
             return
         self.changes_left -= 1
         self.result.changes = self.counts["join"] + self.counts["rejoin"] + self.counts["leave"]
+
+    def _forget_contexts(self) -> None:
+        """What every live peer has in its baseline is not applied any more (no one crashes here)."""
+        behind = min(n.peer.baseline.number for n in self.live() if n.peer and n.peer.synced)
+        for number in [number for number in self.decided if number <= behind]:
+            self.truth.folded(self.decided.pop(number))
 
     def _measure(self) -> None:
         result = self.result

@@ -124,6 +124,7 @@ class World:
         dtype = torch.int64 if self.setting.exact else torch.float32
         self.w0 = torch.tensor([self.rng.randrange(1000) for _ in range(ELEMENTS)]).to(dtype)
         self.truth = Truth(self.w0)
+        self.decided: dict[int, Generation] = {}
         names = [f"n{i:02}" for i in range(self.setting.nodes)]
         self.founding = (Generation(0, tuple(names)),)
         self._next_name = len(names)
@@ -233,6 +234,10 @@ class World:
             return
         assert node.peer is not None
         self.at(self.time + TICK_S, self._tick, node, life)
+        if node.leaving_until:
+            self._drain(node)  # who does not train folds on its own tick
+        if node.peer is None:
+            return
         self._carry_out(node, node.peer.tick(node.now(self.time)))
         self._pump(node)
         if node.leaving_until and node.peer is not None:
@@ -444,7 +449,7 @@ class World:
                 self.note("moves", node.name, effect.generation.number)
                 self.counts["moves to a new baseline"] += 1
                 self.truth.left[node.name] = set()
-                self.truth.folded(effect.generation)
+                self.decided[effect.generation.number] = effect.generation
             elif isinstance(effect, Rejoin):
                 self._rejoin(node, effect.reason)
                 return
@@ -576,7 +581,7 @@ class World:
         seed_peers = self._some_live("")
         if not seed_peers:
             return
-        if gone and self.rng.random() < 0.5:
+        if gone and self.rng.random() < 0.3:
             self.counts["rejoin"] += 1
             node = self.rng.choice(gone)
             node.stopped = False
@@ -645,8 +650,12 @@ class World:
         must_have: set[int] = set()
         for node in self.live():
             self._drain(node)
+        newest = max(peer.baseline.number for peer in self.peers())
         for node in self.live():
-            must_have |= self.truth.held[node.name].ids
+            assert node.peer is not None
+            # Who leaves from further behind than the others' history cannot hand anything over.
+            if newest - node.peer.baseline.number < self.setting.config.history_max:
+                must_have |= self.truth.held[node.name].ids
         return must_have
 
     def _settled(self) -> bool:
