@@ -159,7 +159,7 @@ def test_the_story_does_not_depend_on_the_hash_seed() -> None:
 
 
 def test_report_has_a_row_for_each_pattern() -> None:
-    table = report(seed=18, seeds=2)
+    table = report(seed=15, seeds=2)
     assert [column.header for column in table.columns][:2] == ["pattern", "seeds"]
     assert list(table.columns[0].cells) == list(PATTERNS)
     assert list(table.columns[1].cells) == ["2", "2"]
@@ -167,8 +167,8 @@ def test_report_has_a_row_for_each_pattern() -> None:
 
 def test_report_says_which_seed_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Averager, "estimate", MUTANTS["no-weights"].estimate)
-    with pytest.raises(PromiseBroken, match=r"seed 18, 3 nodes, neighbours on exponential"):
-        report(seed=18, seeds=1)
+    with pytest.raises(PromiseBroken, match=r"seed 15, 3 nodes, neighbours on exponential"):
+        report(seed=15, seeds=1)
 
 
 @pytest.mark.parametrize(("nodes", "pattern"), [(2, "neighbours"), (8, "star")])

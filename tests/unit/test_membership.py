@@ -688,10 +688,11 @@ def test_halves_of_a_cut_find_each_other_again() -> None:
 def test_a_departure_is_known_at_once_and_for_ever() -> None:
     swarm = Swarm(8).settle()
     left, node = swarm.now, swarm.nodes["node-4"]
-    swarm.carry_out("node-4", node.leave(left))
+    swarm.carry_out("node-4", node.leave(left, last=17))
     swarm.crash("node-4")
     swarm.run(left + 0.5)
     assert sorted(swarm.seen("node-4", LEFT)) == swarm.names
+    assert {node.last("node-4") for node in swarm.nodes.values()} == {17}
     late = Ack(0, "node-1", rumours=(alive("node-4", 1, 3), said("node-1", "node-4", DEAD)))
     swarm.carry_out("node-0", swarm.nodes["node-0"].receive("node-1", late, swarm.now))
     swarm.run(left + 20.0)

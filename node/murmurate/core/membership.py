@@ -333,7 +333,8 @@ class Membership:
         """
         out = self._begin(now)
         if self._me.rumour.state != LEFT:
-            self._set(self._me, replace(self._me.rumour, state=LEFT, last=last), "I said that I leave")
+            rumour = replace(self._me.rumour, state=LEFT, last=last)
+            self._set(self._me, rumour, "I said that I leave")
             copies = retransmissions(self._count + 1, self._timing.retransmit_factor)
             for name in self._some(copies):
                 self._say(name, 0, self.name)

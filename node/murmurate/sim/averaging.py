@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.box import SIMPLE
 from rich.table import Table
 
 from murmurate.core.averaging import WINDOW, Averager, Merged, Receipt, Share, Stale
@@ -25,7 +26,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.topology import neighbours
 from murmurate.errors import ConfigError, PromiseBroken
 from murmurate.sim.network import Network
-from murmurate.sim.options import Options, draw
+from murmurate.sim.options import Faults
 
 PATTERNS = ("neighbours", "pairwise")
 """A turn goes to all neighbours, or to one of them at random (on `full`: to anybody)."""
@@ -41,7 +42,7 @@ _neighbours = lru_cache(maxsize=1 << 12)(neighbours)
 class _Lossy(Averager):
     def receive(self, sender: str, share: Share) -> Merged | Stale:
         last = self._received.get(sender)
-        if last and last.epoch == share.epoch and share.seq > last.seq + 1:
+        if last and share.seq > last.seq + 1:
             part = (share.total - last.total) / (share.seq - last.seq)
             self._received[sender] = replace(last, total=share.total - part)
         return super().receive(sender, share)
@@ -54,7 +55,7 @@ class _NoWeights(Averager):
 
 MUTANTS: dict[str, type[Averager]] = {"lossy": _Lossy, "no-weights": _NoWeights}
 """No running sums: the next share does not bring what was lost. Plain averaging on directed links:
-the mass alone is the model. Both must be found."""
+the mass alone is the model. Found in 188 and 197 of the 200 runs of a report."""
 
 
 @dataclass(slots=True)
@@ -114,7 +115,15 @@ class _Swarm:
         self.result, self.kind, self.time = result, kind, 0.0
         self.look_at = self.pushed = 0
         self.rng = rng = random.Random(f"average/{result.seed}/{result.nodes}/{result.pattern}")
-        self.network = Network(draw(rng, Options()).faults, rng, result.counts)
+        faults = Faults(
+            loss=rng.choice((0.0, rng.uniform(0.0, 0.3), 0.3)),
+            duplicate=rng.choice((0.0, rng.uniform(0.0, 0.5), 0.5)),
+            delay_s=rng.choice((0.002, 0.03, 0.1)),
+            reorder_s=rng.choice((0.0, 0.3)),
+            late_duplicate_s=rng.choice((0.0, 2.0)),
+            one_way=rng.random() < 0.3,
+        )
+        self.network = Network(faults, rng, result.counts)
         self.heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self.nodes: dict[str, _Node] = {}
         self.put_in = np.zeros(SIZE + 1)
@@ -304,8 +313,9 @@ def run(
 
 def report(seed: int = 0, seeds: int = 100) -> Table:
     """What `murmurate sim` prints: for each pattern the same seeds, with 3 to 7 nodes."""
-    heads = ("pattern", "seeds", "events", "merges", "staleness checks", "lost", "duplicated")
-    table = Table(*heads, "worst final error", "worst leak", title="gossip of weights")
+    heads = ("pattern", "seeds", "events", "merges", "checks", "lost", "twice", "error", "leak")
+    table = Table(*heads, title="gossip of weights", box=SIMPLE, collapse_padding=True)
+    table.caption = "checks of staleness; messages lost and twice; the worst final error and leak"
     for pattern in PATTERNS:
         runs = [run(s, nodes=3 + s // 3 % 5, pattern=pattern) for s in range(seed, seed + seeds)]
         sums = Counter[str]()

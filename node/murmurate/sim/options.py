@@ -44,6 +44,7 @@ class Faults:
     reorder_s: float = 0.0
     late_duplicate_s: float = 0.0
     cut_rate: float = 0.0
+    cut_s_max: float = 3.0
     one_way: bool = False
     clog_rate: float = 0.0
     slow_links: float = 0.0
@@ -93,7 +94,9 @@ def draw(rng: random.Random, options: Options) -> Setting:
     # the least.
     nodes = rng.randint(low, high) if rng.random() < 0.15 else rng.randint(low, min(high, low + 5))
     topology = options.topology or rng.choice(TOPOLOGIES)
-    faults_s = _given(options.faults_s, rng.uniform(4.0, 8.0))
+    # One run in ten is long: cuts in which both sides take the other for dead, many generations.
+    long = rng.random() < 0.1
+    faults_s = _given(options.faults_s, rng.uniform(15.0, 30.0) if long else rng.uniform(4.0, 8.0))
     updates = options.updates_per_node or 28
 
     def sometimes(value: float, chance: float = 0.5) -> float:
@@ -107,7 +110,8 @@ def draw(rng: random.Random, options: Options) -> Setting:
             delay_s=rng.choice((0.002, 0.03, 0.1)),
             reorder_s=sometimes(0.3),
             late_duplicate_s=sometimes(2.0, 0.3),
-            cut_rate=sometimes(rng.uniform(0.0, 0.15)),
+            cut_rate=sometimes(rng.uniform(0.0, 0.15 if not long else 0.05)),
+            cut_s_max=20.0 if long else 3.0,
             one_way=rng.random() < 0.3,
             clog_rate=sometimes(0.05, 0.3),
             slow_links=sometimes(rng.uniform(0.0, 0.5), 0.4),
@@ -130,6 +134,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
         pace_s=_given(options.pace_s, rng.choice((0.0, 0.2)) if acyclic(topology) else 0.0),
         digest_interval_s=options.digest_interval_s,
         forget_after_s=options.forget_after_s,
+        history_max=rng.choice((2, 8)),
         agree_interval_s=1.0,
         snapshot_wait_s=1.0,
         timing=SIM_TIMING,

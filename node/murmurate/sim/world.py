@@ -79,6 +79,7 @@ class Node:
         "pending",
         "step_s",
         "stopped",
+        "was_away",
     )
 
     def __init__(self, name: str, disk: Disk, rng: random.Random, step_s: float) -> None:
@@ -97,6 +98,8 @@ class Node:
         self.leaving_until = 0.0
         self.stopped = False
         """Will not come back: left for good, or its disk is gone."""
+        self.was_away = False
+        """Crashed, paused, cut off or leaving at some time: only then may others close without it."""
 
     def now(self, time: float) -> float:
         """This machine's monotonic clock: its own zero, its own speed."""
@@ -125,7 +128,8 @@ class World:
         self.w0 = torch.tensor([self.rng.randrange(1000) for _ in range(ELEMENTS)]).to(dtype)
         self.truth = Truth(self.w0)
         self.decided: dict[int, Generation] = {}
-        names = [f"n{i:02}" for i in range(self.setting.nodes)]
+        width = 2 if self.setting.nodes <= 99 else 4
+        names = [f"n{i:0{width}}" for i in range(self.setting.nodes)]
         self.founding = (Generation(0, tuple(names)),)
         self._next_name = len(names)
         for name in names:
@@ -429,6 +433,7 @@ class World:
                 self.note("adopts", node.name, effect.giver)
                 self.counts["snapshots adopted"] += 1
                 self._given_up(node, effect.given_up)
+                self._retired(effect.retired)
                 self.truth.adopted(
                     node.name, effect.snapshot, effect.kept, effect.retired + effect.given_up
                 )
@@ -465,11 +470,19 @@ class World:
                 if not gone and (dot in other.log or other.store.alone(dot)):
                     raise PromiseBroken("P3", f"{node.name} gave up {dot}, but {other.name} has it")
 
+    def _retired(self, dots: tuple[Dot, ...]) -> None:
+        """Only the updates of one who was away can have been closed without it."""
+        for dot in dots:
+            self.counts["retired"] += 1
+            if not self.nodes[dot.origin].was_away:
+                raise PromiseBroken("P3", f"{dot} was voted out, but its origin was never away")
+
     # -- faults ----------------------------------------------------------------------------------
 
     def _stop(self, node: Node, why: str) -> None:
         node.peer = None
         node.paused = None
+        node.was_away = True
         self.truth.stops(node.name)
         self.note("stops", node.name, why)
 
@@ -514,7 +527,9 @@ class World:
         if faults.cut_rate and len(live) > 1 and rng.random() < faults.cut_rate * rate:
             side = set(rng.sample(names, rng.randint(1, len(names) - 1)))
             paths = self.network.cut(side, set(names) - side)
-            self.at(self.time + rng.uniform(0.2, 3.0), self.network.heal, paths)
+            for node in live:
+                node.was_away = True
+            self.at(self.time + rng.uniform(0.2, faults.cut_s_max), self.network.heal, paths)
         if faults.clog_rate and len(live) > 1 and rng.random() < faults.clog_rate * rate:
             a, b = rng.sample(names, 2)
             self.network.clog(a, b, self.time + rng.uniform(0.2, 2.0))
@@ -542,6 +557,7 @@ class World:
         if node.peer is None or node.paused is not None:
             return
         self.counts["pause"] += 1
+        node.was_away = True
         node.paused = []
         self.at(self.time + seconds, self._resume, node, node.life)
 
