@@ -1,4 +1,4 @@
-"""The `murmurate` command. Each subcommand imports what it needs when it runs: torch takes 2 to 3 s.
+"""The `murmurate` command. Each subcommand imports what it needs: torch alone takes 2 to 3 s.
 
 Exit codes: 0 done, 2 configuration, 3 checkpoint, 4 network, 5 a promise broken.
 """
@@ -63,19 +63,21 @@ def _add_sim(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         " leaves, and checks every promise after every event. One seed decides everything.",
     )
     which = sim.add_mutually_exclusive_group()
-    which.add_argument(
-        "--seeds", metavar="A:B", type=_span, help="seeds A to B-1 (default 0:500)"
-    )
+    which.add_argument("--seeds", metavar="A:B", type=_span, help="seeds A to B-1 (default 0:500)")
     which.add_argument("--seed", metavar="S", type=_whole, help="one seed, told in detail")
     which.add_argument(
         "--full",
         action="store_true",
-        help="everything: 10,000 seeds, 100 with 20 to 50 peers, all mutants, churn, scale, average",
+        help="everything: 10,000 seeds, 100 of up to 50 peers, all mutants, all scenarios",
     )
     which.add_argument("--list-mutants", action="store_true", help="the mistakes it must find")
     sim.add_argument("--nodes", metavar="N[:M]", type=_nodes, help="peers at the start (3:16)")
-    sim.add_argument("--topology", metavar="KIND", help="full, ring, k-regular, exponential,"
-                     " one-peer-exponential, star or tree (default: by seed)")
+    sim.add_argument(
+        "--topology",
+        metavar="KIND",
+        help="full, ring, k-regular, exponential,"
+        " one-peer-exponential, star or tree (default: by seed)",
+    )
     sim.add_argument(
         "--scenario",
         choices=("faults", "churn", "scale", "average"),

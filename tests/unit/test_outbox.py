@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.message import STAMPS_MAX, Push, Stamp
-from murmurate.core.outbox import Outbox, summed
+from murmurate.core.message import STAMPS_MAX, Push, Stamp, summed
+from murmurate.core.outbox import Outbox
 from murmurate.core.replica import Fresh, Replica
 
 ELEMENTS = 3

@@ -365,9 +365,11 @@ def test_a_fresh_update_is_applied_with_its_staleness() -> None:
     """The size of the symmetric difference of its context and my clock."""
     b = peer("b")
     b.fold("x", push(X1), NOW)
-    effects = b.receive("a", push(A1, context=Clock((X1, X2))), NOW)
-    assert effects == [Deliver("a", push(A1, context=Clock((X1, X2))))] or len(effects) == 1
-    assert b.fold("a", push(A1, context=Clock((X1, X2))), NOW) == [Applied((A1,), (1,))]
+    before = state(b)
+    (effect,) = b.receive("a", push(A1, context=Clock((X1, X2))), NOW)
+    assert isinstance(effect, Deliver)
+    assert state(b) == before  # until the thread that owns the weights folds it
+    assert b.fold(effect.sender, effect.message, NOW) == [Applied((A1,), (1,))]
     assert state(b) == (weights(X1, A1), Clock((X1, A1)))
 
 
@@ -730,9 +732,8 @@ def test_a_newcomer_syncs_and_gets_a_vote() -> None:
         s.publish(name)
     s.run(2.0)
     s.start("n")
-    assert not s["n"].synced
+    assert s["n"].context() == Clock()
     s.run(6.0)
-    assert s["n"].synced
     s.publish("n")
     s.publish("b")
     s.run(6.0)
@@ -793,7 +794,7 @@ def test_an_epoch_that_is_over_leaves_the_clocks_in_time() -> None:
 
 
 def test_who_leaves_is_settled_when_all_have_what_it_made() -> None:
-    """Not before, and then its epoch is folded by its last word."""
+    """Not before, and then nobody counts on its vote any more."""
     s = Swarm("abc")
     s.run(2.0)
     s.lost = lambda sender, to, message: isinstance(message, Push)
@@ -813,7 +814,31 @@ def test_who_leaves_is_settled_when_all_have_what_it_made() -> None:
     s.run(10.0)
     s.assert_converged()
     assert s["b"].baseline.roster == ("b", "c")
-    assert ("a", 1) not in s["b"].clock.keys()
+
+
+def test_the_epoch_of_one_who_left_is_folded_by_its_last_word() -> None:
+    """At once, not after the time that makes a dead member evictable."""
+    s = Swarm("abc")
+    s.publish("a")
+    s.run(2.0)
+    s.carry_out("a", s["a"].leave(s.now))
+    s.run(10.0)
+    s.crash("a")
+    s.publish("b")
+    s.run(10.0)
+    s.assert_converged()
+    assert s["b"].clock.keys() == [("b", 1)]
+
+
+@pytest.mark.xfail(reason="the last word is forgotten in a generation before the first update came")
+def test_a_last_word_is_kept_until_the_epoch_is_folded() -> None:
+    """Also when the roster changes before anything the leaver made has arrived."""
+    b = peer("b")
+    tell(b, Rumour("a", 1, 0, LEFT, last=1))
+    b.fold("c", Decided((Generation(1, ("b", "c")),)), NOW)
+    b.fold("a", push(A1, context=Clock(generation=1)), NOW)
+    assert b.complete(("a", 1), (1, 1))
+    assert ("a", 1) in b.finished(NOW)
 
 
 def test_the_last_one_has_nothing_to_wait_for() -> None:
@@ -824,16 +849,44 @@ def test_the_last_one_has_nothing_to_wait_for() -> None:
     assert a.settled()
 
 
-@pytest.mark.xfail(
-    reason="note_push takes an update of an earlier life for what its origin has now"
-)
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.xfail(reason="a log entry of a generation after the checkpoint is void, and pruned")
+def test_what_was_logged_in_a_later_generation_than_the_checkpoint_is_not_lost(
+    checkpoint: bool,
+) -> None:
+    """A crash after a generation and before the next checkpoint; nobody else has the update yet."""
+    a, b, c = peer("a"), peer("b"), peer("c")
+    old = a.snapshot()
+    for each in (a, c):
+        decide(each, 1)
+    logged = a.prepare(value(A1), a.context())
+    a = peer(
+        "a",
+        epoch=2,
+        history=old.history if checkpoint else (),
+        past=Past(log=(logged,)),
+        synced=checkpoint,
+    )
+    effects = a.join("bc", NOW)
+    effects += a.fold("b", b.snapshot(), NOW)
+    effects += a.fold("c", Decided(c.baseline.history), NOW)
+    effects += a.fold("c", c.snapshot(), NOW)
+    assert not [effect for effect in effects if isinstance(effect, Prune)]
+    assert state(a) == (weights(A1), Clock((A1,), generation=1))
+    assert A1 in a.log
+
+
+@pytest.mark.xfail(reason="note_push takes an update of an earlier life for news")
 def test_an_update_of_an_earlier_life_does_not_show_what_its_origin_has_now() -> None:
-    """A crash may have taken the context from it: it must still be sent what it lacks."""
+    """A crash may have taken the context from it: I am not settled before it says what it has."""
     a = peer("a", "ab")
     publish(a)
     tell(a, Rumour("b", 2, 0, ALIVE))
+    a.leave(NOW)
+    a.fold("b", Decided((Generation(1, ("b",)),)), NOW)
+    assert not a.settled()
     a.fold("b", push(B1, context=Clock((A1,))), NOW)  # from the log of its first life
-    assert not a.knowledge.has("b", (A1,))
+    assert not a.settled()
 
 
 def test_two_halves_of_a_long_cut_meet_again_without_loss() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -124,13 +124,36 @@ def test_prune_lets_go_of_what_everyone_has() -> None:
     assert store.prune(Clock([A1])) == []
 
 
-def test_drop_epochs_lets_go_of_every_sum_that_touches_them() -> None:
+def without(*keys: tuple[str, int]) -> Callable[[Push], Push | None]:
+    """A change that lets go of whatever touches one of these epochs."""
+    return lambda each: None if any((d.origin, d.epoch) in keys for d in each.dots) else each
+
+
+def test_a_change_to_nothing_lets_go_of_the_whole_push() -> None:
     later = Dot("a", 2, 1)
     store = stored(push(A1), push(B1, A2), push(later), push(B2))
-    assert store.drop_epochs([("a", 1), ("c", 1)]) == [A1, B1, A2]
+    assert store.change(without(("a", 1), ("c", 1))) == [A1, B1, A2]
     assert [each.dots for each in store] == [(later,), (B2,)]
     assert store.nbytes == 2 * PUSH_BYTES
     assert B1 not in store
+
+
+def test_a_change_puts_the_new_form_in_the_old_place() -> None:
+    store = stored(push(A1), push(B1))
+    assert store.change(lambda each: Push(each.stamps, each.payload + 2)) == []
+    assert [each.dots for each in store] == [(A1,), (B1,)]
+    assert store.serve(Clock([A1]).ranges())[0][0].payload.tolist() == [2, 2, 2, 2]
+
+
+def test_squeezed_pushes_are_one_sum_of_the_same_updates() -> None:
+    store = stored(push(A1), push(B1), push(A2))
+    store.change(lambda each: Push(each.stamps, each.payload + each.dots[0].seq))
+    store.squeeze(lambda each: each.dots[0].origin == "a")
+    assert [each.dots for each in store] == [(B1,), (A1, A2)]
+    assert store.nbytes == 2 * PUSH_BYTES
+    assert not store.alone(A1)
+    total = next(each for each in store if A1 in each.dots)
+    assert total.payload.tolist() == [3, 3, 3, 3]
 
 
 # -- against the dumb twin -----------------------------------------------------------------------
@@ -208,7 +231,7 @@ def test_random_operations_against_the_twin(seed: int) -> None:
             assert store.prune(Clock(some)) == twin.prune(set(some))
         else:
             keys = {(some[0].origin, some[0].epoch)}
-            assert store.drop_epochs(keys) == twin.drop_epochs(keys)
+            assert store.change(without(*keys)) == twin.drop_epochs(keys)
         assert list(store) == twin.pushes
         assert len(store) == len(twin.pushes)
         assert store.nbytes == twin.nbytes

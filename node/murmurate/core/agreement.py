@@ -16,7 +16,8 @@ this is a vote: single-decree Paxos for each generation number, with flexible qu
 - A member is evicted (leaves the roster without its vote) only when it has been dead for long and
   a majority of the old roster remains: in a cut, at most one side can do it.
 
-Training never waits for this. Without a majority nothing is folded, and clocks grow until it is back.
+Training never waits for this. Without a majority nothing is folded, and clocks grow until it is
+back.
 """
 
 from __future__ import annotations
@@ -191,9 +192,7 @@ class Agreement:
             return self._on_accept(sender, message, view)
         return self._on_accepted(sender, message)
 
-    def _on_promise(
-        self, sender: str, message: Promise, now: float, view: View
-    ) -> list[Effect]:
+    def _on_promise(self, sender: str, message: Promise, now: float, view: View) -> list[Effect]:
         attempt = self._attempt
         if attempt is None or attempt.value is not None:
             return []
@@ -219,7 +218,7 @@ class Agreement:
         return [Send(name, accept) for name in sorted({*value.roster, *old.roster})]
 
     def _release(self, attempt: _Attempt) -> list[Effect]:
-        """I will not choose a value under this ballot: nobody has to keep anything closed for it."""
+        """I will not choose a value under this ballot: nobody has to keep its word for it."""
         self._attempt = None
         nothing = Prepare(attempt.number, attempt.ballot, ())
         return [Send(name, nothing) for name in sorted(attempt.promises)]
@@ -265,7 +264,9 @@ class Agreement:
             return (
                 bool(runs)
                 and all(held[name].get(key) == runs for name in (*roster, key[0]) if name in held)
-                and (key[0] in held or view.evictable(key[0], now) or view.complete(key, runs or ()))
+                and (
+                    key[0] in held or view.evictable(key[0], now) or view.complete(key, runs or ())
+                )
             )
 
         if not roster:
@@ -304,9 +305,7 @@ class Agreement:
         vow = self._vow(number)
         return vow is None or ballot >= vow.promised
 
-    def _on_prepare(
-        self, sender: str, message: Prepare, now: float, view: View
-    ) -> list[Effect]:
+    def _on_prepare(self, sender: str, message: Prepare, now: float, view: View) -> list[Effect]:
         if not self._may_vote(message.number, message.ballot):
             return []
         if sender != self.name:
@@ -344,9 +343,9 @@ class Agreement:
         if not self._may_vote(value.number, message.ballot):
             return []
         vow = self._vow(value.number)
-        if self.name in value.roster and (vow is None or vow.accepted != value):
-            # Refusing is always allowed. So a decided value leaves a majority that holds its folds.
-            if any(view.held(key) != runs for key, runs in value.folds):
-                return []
+        again = vow is not None and vow.accepted == value
+        differs = any(view.held(key) != runs for key, runs in value.folds)
+        if self.name in value.roster and differs and not again:
+            return []  # always allowed; so whatever is decided, a majority holds its folds
         self.vow = Vow(value.number, message.ballot, view.history(), message.ballot, value)
         return [Save("vow", self.vow), Send(sender, Accepted(value.number, message.ballot))]

@@ -2,8 +2,8 @@
 
 Local steps and messages go in, effects come out; nothing here waits, sends or sleeps. Rules:
 
-1. An update of mine is `prepare`d, logged by the driver, then `commit`ted: nothing leaves the machine
-   that a crash could make me forget, so an id is never used twice.
+1. An update of mine is `prepare`d, logged by the driver, then `commit`ted: nothing leaves the
+   machine that a crash could make me forget, so an id is never used twice.
 2. Weights and clock change only in `commit` and `fold`, and always together. `receive` checks and
    answers; what changes weights comes back as `Deliver`, for the thread that owns the weights.
 3. Pushes are sent once and may get lost. What is missing is noticed by comparing clocks (`Digest`),
@@ -68,7 +68,7 @@ from murmurate.core.store import Store
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 GIVE_UP_INTERVALS = 10
-"""Digest intervals that must pass before an update that cannot be taken out of a sum is given up."""
+"""Digest intervals before an update that cannot be taken out of a sum is given up."""
 KNOWN_MAX = 64
 """Beyond so many members only the neighbours' clocks are remembered."""
 
@@ -484,9 +484,7 @@ class Peer:
         mine = (self.name, self.epoch)
         return not self.leaving(self.name) and any(key == mine for key, _ in generation.folds)
 
-    def _move(
-        self, generations: tuple[Generation, ...], clock: Clock, now: float
-    ) -> list[Effect]:
+    def _move(self, generations: tuple[Generation, ...], clock: Clock, now: float) -> list[Effect]:
         """Change to a newer generation, with everything that refers to the old one."""
         new = tuple(g for g in generations if g.number > self.baseline.number)
         self.baseline.extend(new)
@@ -549,7 +547,7 @@ class Peer:
             return self._ask_snapshot(others, now)
         self._turn += 1
         # Who has left may linger and be asked: it is heard of, though not a member any more.
-        effects = self._repair([n for n in {**dict.fromkeys(others), **self.knowledge.names()}], now)
+        effects = self._repair(list({**dict.fromkeys(others), **self.knowledge.names()}), now)
         effects += self._prune(others)
         near = shuffled(list(self._neighbour_names()), self.rng)[:1]
         far = [name for name in shuffled(others, self.rng) if name not in near]

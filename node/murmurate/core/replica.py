@@ -117,7 +117,10 @@ class Replica:
         self.clock = clock.copy()
 
     def audit(
-        self, w0: torch.Tensor, updates: Mapping[Dot, torch.Tensor], dots: Iterable[Dot] | None = None
+        self,
+        w0: torch.Tensor,
+        updates: Mapping[Dot, torch.Tensor],
+        dots: Iterable[Dot] | None = None,
     ) -> float:
         """How far `weights` is from `w0 + sum of updates(clock)`: the largest difference.
 

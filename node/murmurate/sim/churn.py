@@ -75,7 +75,7 @@ class ChurnWorld(World):
         self.result.changes = self.counts["join"] + self.counts["rejoin"] + self.counts["leave"]
 
     def _forget_contexts(self) -> None:
-        """What every live peer has in its baseline is not applied any more (no one crashes here)."""
+        """What every live peer has in its baseline is not applied any more: nobody crashes here."""
         behind = min(n.peer.baseline.number for n in self.live() if n.peer and n.peer.synced)
         for number in [number for number in self.decided if number <= behind]:
             self.truth.folded(self.decided.pop(number))
@@ -89,14 +89,14 @@ class ChurnWorld(World):
             assert peer is not None
             result.entries_max = max(result.entries_max, len(peer.clock.keys()))
             result.records_max = max(result.records_max, len(peer.membership.rumours()))
-            result.kept_bytes_max = max(
-                result.kept_bytes_max, peer.log.nbytes + peer.store.nbytes
-            )
+            result.kept_bytes_max = max(result.kept_bytes_max, peer.log.nbytes + peer.store.nbytes)
         node = live[self.events % len(live)]
         assert node.peer is not None
         result.wire_bytes_max = max(result.wire_bytes_max, len(node.peer.clock.to_bytes()))
         if result.entries_max > ENTRIES_MAX:
-            raise PromiseBroken("P12", f"{result.entries_max} entries in a clock, {ENTRIES_MAX} allowed")
+            raise PromiseBroken(
+                "P12", f"{result.entries_max} entries in a clock, {ENTRIES_MAX} allowed"
+            )
         if result.wire_bytes_max > WIRE_BYTES_MAX:
             raise PromiseBroken("P12", f"a clock of {result.wire_bytes_max} bytes")
         if result.records_max > RECORDS_MAX:

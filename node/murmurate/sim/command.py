@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -88,7 +88,10 @@ def _full(jobs: int | None) -> int:
     code = _many("10,000 seeds", FULL_SEEDS, Options(), plain)
     large = argparse.Namespace(**{**vars(plain), "nodes": LARGE_NODES})
     code = code or _many(
-        "100 seeds, 20 to 50 peers", LARGE_SEEDS, Options(nodes=LARGE_NODES, updates_per_node=8), large
+        "100 seeds, 20 to 50 peers",
+        LARGE_SEEDS,
+        Options(nodes=LARGE_NODES, updates_per_node=8),
+        large,
     )
     code = code or _kill_all(jobs)
     for scenario in (averaging.report, churn.report, scale.report):
@@ -183,12 +186,17 @@ def _table(title: str, summary: Summary) -> None:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[object]:
+def _progress(title: str, total: int) -> Iterator[Callable[[Summary], None] | None]:
     """A bar on a terminal; nothing elsewhere."""
     if not console.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title, total=total)
 

@@ -269,15 +269,16 @@ def _() -> list[Change]:
                 attempt.accepted[name] = None
         return original(self, sender, message)
 
-    def choose(self: Agreement, attempt: Any, old: Any, view: Any) -> Any:
-        for name in (*attempt.roster, *attempt.lingering):
-            attempt.promises[name] = attempt.promises[self.name]
-        return choosing(self, attempt, old, view)
+    def choose(self: Agreement, attempt: Any, old: Any, now: float, view: Any) -> Any:
+        mine = attempt.promises[self.name]
+        attempt.promises.update(dict.fromkeys((*attempt.roster, *attempt.promises), mine))
+        return choosing(self, attempt, old, now, view)
 
-    def propose(self: Agreement, attempt: Any, view: Any) -> Any:
-        for name in (*attempt.roster, *attempt.lingering):
-            attempt.promises.setdefault(name, attempt.promises[self.name])
-        return proposing(self, attempt, view)
+    def propose(self: Agreement, attempt: Any, now: float, view: Any) -> Any:
+        if self.name in attempt.promises:
+            for name in attempt.roster:
+                attempt.promises.setdefault(name, attempt.promises[self.name])
+        return proposing(self, attempt, now, view)
 
     choosing, proposing = Agreement._choose, Agreement._propose
     return [

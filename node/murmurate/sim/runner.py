@@ -120,6 +120,4 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
 
 def kill(mutant: str, seeds_max: int, options: Options, *, jobs: int | None = None) -> Summary:
     """Run seeds with a deliberate mistake until one fails: `failures` is empty if none does."""
-    return run_seeds(
-        range(seeds_max), replace(options), mutant=mutant, jobs=jobs, failures_max=1
-    )
+    return run_seeds(range(seeds_max), replace(options), mutant=mutant, jobs=jobs, failures_max=1)

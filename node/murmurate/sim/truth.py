@@ -109,9 +109,7 @@ class Truth:
             self._include(after, dot)
         lost = before - after.ids - self.retired
         if lost:
-            raise PromiseBroken(
-                "P3", f"{name} lost {self._list(lost)} when it took a snapshot"
-            )
+            raise PromiseBroken("P3", f"{name} lost {self._list(lost)} when it took a snapshot")
         self.held[name] = after
 
     def restored(self, name: str, snapshot: Snapshot | None, log: list[Dot], clock: Clock) -> None:
@@ -169,16 +167,13 @@ class Truth:
         held = self.held[peer.name].ids
         shown = {self.dots[dot] for dot in peer.clock if dot in self.dots}
         if not shown <= held:
-            raise PromiseBroken(
-                "P4", f"{peer.name}: its clock claims {self._list(shown - held)}"
-            )
+            raise PromiseBroken("P4", f"{peer.name}: its clock claims {self._list(shown - held)}")
         if peer.clock.base + len(shown) != len(held):
             raise PromiseBroken("P4", f"{peer.name}: its baseline is not {len(held) - len(shown)}")
 
     def _close(self, weights: list[float], sums: list[float]) -> bool:
         return self.floating and all(
-            abs(a - b) <= RELATIVE_ERROR * self.size
-            for a, b in zip(weights, sums, strict=True)
+            abs(a - b) <= RELATIVE_ERROR * self.size for a, b in zip(weights, sums, strict=True)
         )
 
     def same_everywhere(self, peers: list[Peer]) -> bool:

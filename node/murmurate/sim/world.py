@@ -1,4 +1,4 @@
-"""Virtual time: one heap of events drives real `Peer` objects, a seeded network and seeded disks."""
+"""Virtual time: one heap of events drives real `Peer` objects, seeded network and disks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Node:
         self.stopped = False
         """Will not come back: left for good, or its disk is gone."""
         self.was_away = False
-        """Crashed, paused, cut off or leaving at some time: only then may others close without it."""
+        """Crashed, paused or cut off at some time: only then may others close without it."""
 
     def now(self, time: float) -> float:
         """This machine's monotonic clock: its own zero, its own speed."""
@@ -238,9 +238,8 @@ class World:
             return
         assert node.peer is not None
         self.at(self.time + TICK_S, self._tick, node, life)
-        if node.leaving_until:
-            self._drain(node)  # who does not train folds on its own tick
-        if node.peer is None:
+        # Who does not train folds on its own tick.
+        if node.leaving_until and not self._drain(node):
             return
         self._carry_out(node, node.peer.tick(node.now(self.time)))
         self._pump(node)
@@ -258,8 +257,7 @@ class World:
         assert node.peer is not None
         if not self.training or node.leaving_until:
             return
-        self._drain(node)
-        if node.peer is None:
+        if not self._drain(node):
             return
         if node.peer.synced:
             node.batch = (node.peer.context(), self.truth.context(node.name))
@@ -276,7 +274,8 @@ class World:
             self._begin(node, life)
 
     def _publish(self, node: Node) -> None:
-        assert node.peer is not None and node.batch is not None
+        assert node.peer is not None
+        assert node.batch is not None
         peer = node.peer
         context, true_context = node.batch
         node.batch = None
@@ -293,11 +292,11 @@ class World:
             node.pending = delta
             return
         node.pending = None
-        if self.setting.faults.crash_between_rate and not self.network.calm:
-            if self.rng.random() < self.setting.faults.crash_between_rate:
-                self.counts["crash between log and send"] += 1
-                self._crash(node)
-                return
+        rate = self.setting.faults.crash_between_rate
+        if rate and not self.network.calm and self.rng.random() < rate:
+            self.counts["crash between log and send"] += 1
+            self._crash(node)
+            return
         if node.peer is not None:
             self._commit(node, push)
 
@@ -312,11 +311,13 @@ class World:
         self.truth.check(node.peer)
         self._pump(node)
 
-    def _drain(self, node: Node) -> None:
-        """Fold what has arrived since the last step."""
-        while node.inbox and node.peer is not None:
+    def _drain(self, node: Node) -> bool:
+        """Fold what has arrived since the last step. False: the process did not survive it."""
+        life = node.life
+        while node.inbox and self._alive(node, life):
             sender, message = node.inbox.pop(0)
             self._fold(node, sender, message)
+        return self._alive(node, life)
 
     def _checkpoint(self, node: Node, life: int) -> None:
         if not self._alive(node, life) or self._postponed(node, self._checkpoint, node, life):
@@ -613,8 +614,7 @@ class World:
             return
         if not node.peer.synced:
             return
-        self._drain(node)
-        if node.peer is None:
+        if not self._drain(node):
             return
         self.counts["leave"] += 1
         node.leaving_until = self.time + LINGER_S
@@ -629,8 +629,11 @@ class World:
         must_have = self._calm_down()
         calm_at = self.time
         if not self.run_until(calm_at + self.options.settle_s_max, self._settled):
-            raise PromiseBroken("P5", f"not the same set {self.options.settle_s_max:.0f} s after"
-                                f" the last fault: {self._differences()}")
+            raise PromiseBroken(
+                "P5",
+                f"not the same set {self.options.settle_s_max:.0f} s after"
+                f" the last fault: {self._differences()}",
+            )
         settle_s = self.time - calm_at
         self.truth.final(self.peers(), must_have)
         if self.setting.compact and self._quorum():

@@ -1,0 +1,94 @@
+"""The simulator itself: no seed fails, every mistake is found, one seed decides everything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from murmurate.core.topology import TOPOLOGIES
+from murmurate.sim import Options, simulate
+from murmurate.sim.mutants import MUTANTS, applied
+from murmurate.sim.runner import run_seeds
+
+KILL_SEEDS = 500
+
+
+def test_500_seeds_break_no_promise() -> None:
+    """3 to 16 peers, all topologies, all faults; converged within 20 virtual seconds."""
+    summary = run_seeds(range(500), Options())
+    assert [(result.seed, result.failure) for result in summary.failures] == []
+    assert summary.seeds == 500
+    assert set(summary.topologies) == set(TOPOLOGIES)
+    assert summary.nodes_max == 16
+    assert summary.settle_s_max <= 20.0
+    assert summary.staleness_checks > 500_000
+    # Each kind of trouble really happened.
+    for kind in ("lost", "duplicated", "late duplicate", "reordered", "cut", "one-way cut", "clog"):
+        assert summary.counts[kind] > 50, kind
+    for kind in ("crash", "pause", "join", "leave", "disk full", "slow link", "hostile message"):
+        assert summary.counts[kind] > 50, kind
+    for kind in ("disk lost", "checkpoint damaged", "clock jump", "crash between log and send"):
+        assert summary.counts[kind] > 5, kind
+    for kind in ("updates in sums", "snapshots adopted", "moves to a new baseline"):
+        assert summary.counts[kind] > 50, kind
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_every_mistake_is_found(name: str) -> None:
+    """The seeds that find the rare ones are tried first; `make sim` tries them in order."""
+    known = FOUND_BY.get(name, 0)
+    with applied(name):
+        for seed in (known, *range(40)):
+            if simulate(seed).failure:
+                return
+    pytest.fail(f"{name}: not found by seed {known} nor 0 to 39")
+
+
+FOUND_BY: dict[str, int] = {}
+
+
+def test_the_core_is_whole_again_after_a_mutant() -> None:
+    before = simulate(1).trace_hash
+    with applied("no-dedupe"):
+        simulate(1)
+    assert simulate(1).trace_hash == before
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_every_topology_reaches_everyone(topology: str) -> None:
+    """Without faults, on any connected topology, every update reaches everyone."""
+    result = simulate(3, Options(topology=topology, nodes=(9, 9), faults=False))
+    assert not result.failure
+    assert result.applied % 9 == 0
+
+
+def test_one_seed_decides_everything_in_any_process() -> None:
+    """The trace hash is the same whatever PYTHONHASHSEED is."""
+    command = [sys.executable, "-m", "murmurate.cli", "sim", "--seed", "7", "--trace-hash"]
+    hashes = {
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1", "12345")
+    }
+    assert hashes == {simulate(7).trace_hash + "\n"}
+
+
+def test_seeds_differ() -> None:
+    assert simulate(1).trace_hash != simulate(2).trace_hash
+
+
+def test_a_failing_seed_tells_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from murmurate.cli import main
+
+    assert main(["sim", "--seed", "0", "--mutant", "no-dedupe", "--nodes", "4:6"]) == 5
+    out = capsys.readouterr().out
+    assert "replay: murmurate sim --seed 0 --nodes 4:6 --mutant no-dedupe" in out
+    assert "the last events before it:" in out
