@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from murmurate.core.agreement import VOTE_INTERVALS, Agreement, Vow
-from murmurate.core.clock import Key, Runs
+from murmurate.core.clock import Key
 from murmurate.core.effect import Effect, Save, Send
 from murmurate.core.message import (
     Accept,
@@ -20,6 +20,7 @@ from murmurate.core.message import (
     Prepare,
     Promise,
 )
+from murmurate.core.runs import Runs
 
 X, Y = ("x", 1), ("y", 1)
 """Epochs whose origins are not there to vote."""
@@ -534,6 +535,18 @@ def test_an_origin_off_the_roster_has_a_say_as_well() -> None:
     c.propose("a")
     c.deliver()
     assert c.decided == {1: {Generation(1, ("a", "b", "c", "d"))}}
+
+
+def test_an_origin_that_leaves_is_heard_on_its_earlier_lives() -> None:
+    """It is on no roster any more, but nobody knows better what it made."""
+    mine = ("c", 1)
+    c = Council("abc", left=("c",), holds={mine: (1, 2)}, over=(mine,))
+    c["c"].facts.holds = {mine: (1, 3)}
+    ask = c.propose("a")
+    c.receive("a", "c", ask)
+    c.wire.reverse()  # what c says comes first
+    c.deliver()
+    assert c.decided == {1: {Generation(1, ("a", "b"))}}
 
 
 # -- the roster ----------------------------------------------------------------------------------

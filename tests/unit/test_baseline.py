@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from murmurate.core.baseline import Baseline
-from murmurate.core.clock import Clock, Dot, Key, Range, Runs
+from murmurate.core.clock import Clock, Dot, Key, Range
 from murmurate.core.message import Generation, Push, Stamp
+from murmurate.core.runs import Runs
 
 ROSTER = ("a", "b", "c")
 

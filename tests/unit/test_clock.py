@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from murmurate.core.clock import (
+from murmurate.core.clock import Clock, Dot, Key, Limits, Range
+from murmurate.core.runs import (
     SEQ_MAX,
-    Clock,
-    Dot,
-    Key,
-    Limits,
-    Range,
     Runs,
     runs_add,
     runs_common,

@@ -12,7 +12,8 @@ from collections import Counter
 
 import pytest
 
-from murmurate.core.clock import SEQ_MAX, Clock, Dot, Limits, Range
+from murmurate.core.clock import Clock, Dot, Limits, Range
+from murmurate.core.runs import SEQ_MAX
 from murmurate.errors import RemoteProtocolError
 
 CPU_S_MAX = 0.05

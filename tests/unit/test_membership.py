@@ -17,14 +17,7 @@ import pytest
 
 from murmurate.core import membership
 from murmurate.core.effect import Drop, Effect, Send, Verdict
-from murmurate.core.membership import (
-    Membership,
-    News,
-    Timing,
-    newer,
-    retransmissions,
-    suspicion_timeout,
-)
+from murmurate.core.membership import Membership
 from murmurate.core.message import (
     ALIVE,
     DEAD,
@@ -37,6 +30,8 @@ from murmurate.core.message import (
     PingRequest,
     Rumour,
 )
+from murmurate.core.news import News, newer, retransmissions
+from murmurate.core.timing import Timing, suspicion_timeout
 from murmurate.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
 LAN = Timing.lan()

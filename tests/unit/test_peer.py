@@ -28,7 +28,6 @@ from murmurate.core.effect import (
 from murmurate.core.message import (
     ALIVE,
     DEAD,
-    LEFT,
     Ack,
     Decided,
     Digest,
@@ -526,6 +525,13 @@ def test_updates_are_passed_on_where_their_origin_does_not_reach_all(
     assert [state(each) for each in swarm.values()] == [(weights(A1), Clock((A1,)))] * 5
 
 
+def test_an_update_that_took_the_long_way_is_not_passed_back_to_its_origin() -> None:
+    """On a ring it comes round from the other side."""
+    b = peer("b", "abcd", config=PeerConfig(topology="ring"))
+    b.fold("c", push(A1), NOW)
+    assert b.ready(NOW) == []
+
+
 def test_a_merging_path_carries_all_that_waits_as_one_sum() -> None:
     """So a relay of the tree sends once, however many updates came in."""
     config = PeerConfig(topology="tree")
@@ -833,12 +839,40 @@ def test_the_epoch_of_one_who_left_is_folded_by_its_last_word() -> None:
 @pytest.mark.xfail(reason="the last word is forgotten in a generation before the first update came")
 def test_a_last_word_is_kept_until_the_epoch_is_folded() -> None:
     """Also when the roster changes before anything the leaver made has arrived."""
-    b = peer("b")
-    tell(b, Rumour("a", 1, 0, LEFT, last=1))
-    b.fold("c", Decided((Generation(1, ("b", "c")),)), NOW)
-    b.fold("a", push(A1, context=Clock(generation=1)), NOW)
-    assert b.complete(("a", 1), (1, 1))
-    assert ("a", 1) in b.finished(NOW)
+    s = Swarm("abc")
+    s.run(2.0)
+    s.lost = lambda sender, to, message: isinstance(message, Push)
+    s.publish("a")
+    s.carry_out("a", s["a"].leave(s.now))
+    s.run(5.0)
+    assert s["b"].baseline.roster == ("b", "c")
+    s.heal()
+    s.run(20.0)
+    s.assert_converged()
+    assert s["b"].clock.keys() == []
+
+
+def test_settled_needs_my_updates_everywhere_all_others_somewhere_and_no_vote() -> None:
+    """Each of the three is missing once."""
+    a = peer("a")
+    publish(a)
+    a.fold("x", push(X1), NOW)
+    a.leave(NOW)
+    gone = Generation(1, ("b", "c"))
+
+    def say(name: str, *dots: Dot) -> bool:
+        clock = Clock(dots, generation=a.baseline.number)
+        a.receive(name, Digest(1, clock, clock), NOW)
+        return a.settled()
+
+    say("b", A1, X1)
+    assert not say("c", A1), "on the roster"
+    a.fold("b", Decided((gone,)), NOW)
+    assert a.settled()
+    assert not say("c", X1), "c lacks an update of mine"
+    say("c", A1)
+    assert not say("b", A1), "nobody has what I have of x"
+    assert say("c", A1, X1)
 
 
 def test_the_last_one_has_nothing_to_wait_for() -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from murmurate.core.clock import Key, Runs
+from murmurate.core.clock import Key
 from murmurate.core.effect import Effect, Save, Send
 from murmurate.core.message import (
     CANDIDATES_MAX,
@@ -37,6 +37,7 @@ from murmurate.core.message import (
     Prepare,
     Promise,
 )
+from murmurate.core.runs import Runs
 
 VOTE_INTERVALS = 4
 """How long a promise closes epochs: a proposer gives up after one interval."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from murmurate.core.clock import Clock, Dot, Key, Runs, runs_has
+from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.message import Generation, Push, Stamp
+from murmurate.core.runs import Runs, runs_has
 
 
 class Baseline:

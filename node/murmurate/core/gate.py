@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from murmurate.core.clock import SEQ_MAX, Clock, Key, Limits, name_problem
+from murmurate.core.clock import Clock, Key, Limits, name_problem
 from murmurate.core.message import Push
+from murmurate.core.runs import SEQ_MAX
 from murmurate.errors import RemoteProtocolError
 
 NORM_MAX = 1e15

@@ -20,8 +20,15 @@ class Knowledge:
     def __init__(self, start: Clock) -> None:
         self._clocks: dict[str, Clock] = {}
         self._durable: dict[str, Clock] = {}
-        self._heard = start.copy()
-        self._heard_before = start.copy()
+        self._heard = self._heard_before = Clock()
+        self.start(start)
+
+    def start(self, mine: Clock) -> None:
+        """Begin with what I have myself."""
+        self._clocks.clear()
+        self._durable.clear()
+        self._heard = mine.copy()
+        self._heard_before = mine.copy()
 
     def note(self, name: str, clock: Clock, durable: Clock, *, remember: bool = True) -> None:
         """A member said what it has, and what it has for good."""

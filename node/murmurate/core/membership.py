@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
 
 from murmurate.core.effect import Drop, Effect, Rng, Send, Verdict, shuffled
 from murmurate.core.message import (
     ALIVE,
     DEAD,
     LEFT,
-    STATES,
     SUSPECT,
     Ack,
     Ping,
@@ -34,7 +32,9 @@ from murmurate.core.message import (
     Rumour,
     Swim,
 )
-from murmurate.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from murmurate.core.news import News, newer, retransmissions
+from murmurate.core.timing import Timing, suspicion_timeout
+from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 MEMBERS_MAX = 16384
 GRAVES_MAX = 1024
@@ -45,130 +45,11 @@ VERIFIERS = 8
 NACK_SHARE = 0.8
 """Of the probe timeout: a helper's «no answer» must arrive before the asker gives up."""
 
-_SEVERITY = {state: i for i, state in enumerate(STATES)}
 _LIVE = frozenset((ALIVE, SUSPECT))
 _ACCUSED = frozenset((SUSPECT, DEAD))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How long to wait. The defaults suit a local network on which a node may pause for a second.
-
-    With up to 10 members one that falls silent is suspected after 0.5 s at the earliest, and dead
-    after 1.7 s: who pauses for a second has 0.7 s to object. Measured with 8 members and 3,000
-    kills: dead for all after 1.8 s (median), 2.4 s (99 %), 2.8 s (all but one, 3.1 s).
-    """
-
-    probe_interval_s: float = 0.2
-    """One probe is started this often (times 1 + local health)."""
-    probe_timeout_s: float = 0.25
-    """Wait for the direct answer, and once more for the helpers' (times 1 + local health)."""
-    indirect: int = 3
-    """Helpers asked when there is no direct answer."""
-    gossip_interval_s: float = 0.2
-    """Least time between two bursts of news."""
-    gossip_fanout: int = 3
-    suspicion_s: float = 1.2
-    """Shortest suspicion with up to 10 members; grows with log10 of their number."""
-    suspicion_factor: float = 3.0
-    """Longest suspicion (nobody confirms it) over the shortest."""
-    confirmations: int = 3
-    """So many others who suspect the same bring it down to the shortest."""
-    retransmit_factor: float = 2.0
-    """A rumour is passed on this × log2(members + 1) times."""
-    news_max: int = 6
-    """Rumours per message, besides my own, the receiver's and one in rotation."""
-    dead_interval_s: float = 5.0
-    """One of the dead is probed this often: so the halves of a healed cut find each other."""
-    health_max: int = 8
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if not 0 < getattr(self, item.name) < math.inf:
-                raise ConfigError(
-                    f"timing.{item.name}: {getattr(self, item.name)}, must be above 0"
-                )
-
-    @staticmethod
-    def lan() -> Timing:
-        return Timing()
-
-    @staticmethod
-    def wan() -> Timing:
-        """Answers take up to a second, pauses up to five."""
-        return Timing(
-            probe_interval_s=1.0, probe_timeout_s=1.0, suspicion_s=5.0, dead_interval_s=15.0
-        )
-
-
 _LAN = Timing()
-
-
-def newer(a: Rumour, b: Rumour) -> bool:
-    """Whether `a` replaces `b`: by epoch, then `left`, then incarnation, then the worse state."""
-    if a.epoch != b.epoch:
-        return a.epoch > b.epoch
-    if a.state == LEFT or b.state == LEFT:
-        return b.state != LEFT
-    if a.incarnation != b.incarnation:
-        return a.incarnation > b.incarnation
-    return _SEVERITY[a.state] > _SEVERITY[b.state]
-
-
-def suspicion_timeout(confirmed: int, expected: int, shortest_s: float, longest_s: float) -> float:
-    """Seconds from suspicion to death, by the log of independent confirmations (Lifeguard).
-
-    Where nobody else could confirm (`expected` < 1) there is nothing to wait for.
-    """
-    if expected < 1:
-        return shortest_s
-    share = math.log(confirmed + 1) / math.log(expected + 1)
-    return max(shortest_s, longest_s - (longest_s - shortest_s) * share)
-
-
-def retransmissions(members: int, factor: float) -> int:
-    """How often a rumour is passed on before it is old news."""
-    return math.ceil(factor * math.log2(members + 1))
-
-
-class News:
-    """Names to talk about: the least talked about first, each a bounded number of times."""
-
-    __slots__ = ("_levels", "_times")
-
-    def __init__(self) -> None:
-        self._times: dict[str, int] = {}
-        self._levels: list[dict[str, None]] = [{}]  # by times; dicts keep the order of arrival
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    def put(self, name: str, times: int = 0) -> None:
-        self.drop(name)
-        if times == len(self._levels):
-            self._levels.append({})
-        self._levels[times][name] = None
-        self._times[name] = times
-
-    def drop(self, name: str) -> None:
-        times = self._times.pop(name, -1)
-        if times >= 0:
-            del self._levels[times][name]
-
-    def take(self, count: int, limit: int) -> list[str]:
-        """Up to `count` names; those taken `limit` times are old news from now on."""
-        out: list[str] = []
-        for level in self._levels:
-            out += islice(level, count - len(out))
-            if len(out) >= count:
-                break
-        for name in out:
-            times = self._times[name] + 1
-            if times < limit:
-                self.put(name, times)
-            else:
-                self.drop(name)
-        return out
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from murmurate.core.clock import Clock, Dot, Key, Range, Runs, runs_problem
+from murmurate.core.clock import Clock, Dot, Key, Range
+from murmurate.core.runs import Runs, runs_problem
 from murmurate.errors import RemoteProtocolError
 
 STAMPS_MAX = 4096

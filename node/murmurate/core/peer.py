@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 import torch
 
 from murmurate.core import topology
+from murmurate.core.adoption import TooFarBehind, plan_adoption
 from murmurate.core.agreement import Agreement, Vow
 from murmurate.core.baseline import Baseline
-from murmurate.core.clock import Clock, Dot, Key, Range, Runs, runs_has
+from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -39,10 +40,8 @@ from murmurate.core.effect import (
 )
 from murmurate.core.gate import Gate, payload_problem
 from murmurate.core.knowledge import Knowledge
-from murmurate.core.membership import Membership, Timing
+from murmurate.core.membership import Membership
 from murmurate.core.message import (
-    DEAD,
-    LEFT,
     RANGES_MAX,
     Accept,
     Accepted,
@@ -64,7 +63,9 @@ from murmurate.core.message import (
 )
 from murmurate.core.outbox import Outbox
 from murmurate.core.replica import Fresh, Replica
+from murmurate.core.standing import Standing
 from murmurate.core.store import Store
+from murmurate.core.timing import Timing
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 GIVE_UP_INTERVALS = 10
@@ -146,12 +147,16 @@ class Peer:
             bytes_max=config.outbox_bytes_max, coalesce=topology.acyclic(config.topology)
         )
         self.knowledge = Knowledge(replica.clock)
-        self._durable: Clock | None = None
-        self._last_words: dict[Key, int] = {}
-        """Of those who left: the number of their last update."""
+        self.standing = Standing(
+            self.membership,
+            epoch,
+            replica,
+            self.baseline,
+            self.knowledge,
+            forget_after_s=config.forget_after_s,
+        )
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
-        self._strangers: dict[str, float] = {}
         self._taken_at: dict[str, float] = {}
         self._neighbours: tuple[str, ...] = ()
         self._neighbours_version = -1
@@ -283,7 +288,9 @@ class Peer:
         elif isinstance(message, Decided):
             effects = [Deliver(sender, message)]
         elif isinstance(message, Prepare | Promise | Accept | Accepted):
-            effects = self.agreement.receive(sender, message, now, self) if self._whole() else []
+            effects = (
+                self.agreement.receive(sender, message, now, self.standing) if self._whole() else []
+            )
         else:
             raise RemoteProtocolError("message", f"{type(message).__name__} is not understood")
         if sender == self.name:
@@ -341,7 +348,7 @@ class Peer:
             self._digest_due = now + interval
             effects += self._compare(now)
         if now >= self.agreement.due and self._whole():
-            effects += self.agreement.tick(now, self)
+            effects += self.agreement.tick(now, self.standing)
         return effects
 
     # -- coming and going ------------------------------------------------------------------------
@@ -385,78 +392,7 @@ class Peer:
         Call it with the clock of the oldest checkpoint that is kept. Never called: this peer keeps
         none, and comes back from a crash as a newcomer.
         """
-        self._durable = clock
-
-    # -- what the agreement asks (its View) ------------------------------------------------------
-
-    def live(self) -> tuple[str, ...]:
-        return self.membership.live()
-
-    def leaving(self, name: str) -> bool:
-        return self.membership.state(name) == LEFT
-
-    def evictable(self, name: str, now: float) -> bool:
-        """Dead, left or not heard of, for long."""
-        if name == self.name:
-            return False
-        state = self.membership.state(name)
-        if state is None:
-            since = self._strangers.setdefault(name, now)
-        elif state in (DEAD, LEFT):
-            since = self.membership.since(name)
-        else:
-            return False
-        return now - since >= self.config.forget_after_s
-
-    def not_gone(self, name: str, now: float) -> bool:
-        """Whether I object to voting a member out: it is there, or was not long ago."""
-        state = self.membership.state(name)
-        if state is None:
-            return False
-        return state not in (DEAD, LEFT) or (
-            now - self.membership.since(name) < self.config.forget_after_s / 2
-        )
-
-    def complete(self, key: Key, runs: Runs) -> bool:
-        """Whether these are all updates its origin made, by its own word when it left."""
-        return runs == (1, self._last_words.get(key, 0))
-
-    def history(self) -> tuple[Generation, ...]:
-        return self.baseline.history
-
-    def ripe(self, now: float) -> tuple[Key, ...]:
-        """Finished epochs of which, as far as I know, all have the same."""
-        out = []
-        names = self.membership.live()
-        for key in self.finished(now):
-            runs = self.held(key)
-            known = (self.knowledge.durable(name) for name in names)
-            if runs and all(clock is None or clock.runs(key) == runs for clock in known):
-                out.append(key)
-        return tuple(out)
-
-    def finished(self, now: float) -> tuple[Key, ...]:
-        """Epochs to which nobody will add: their origin left, restarted, or is dead for long."""
-        out = []
-        for key in self.clock.keys():
-            origin, epoch = key
-            if origin == self.name:
-                over = epoch < self.epoch or self.leaving(origin)
-            else:
-                current = self.membership.epoch(origin)
-                over = (
-                    (current is not None and current > epoch)
-                    or self.leaving(origin)
-                    or self.evictable(origin, now)
-                )
-            if over:
-                out.append(key)
-        return tuple(out)
-
-    def held(self, key: Key) -> Runs:
-        """What I have of an epoch, once that is the same as what a crash would leave me."""
-        runs = self.clock.runs(key)
-        return runs if self._safe_clock().runs(key) == runs else ()
+        self.standing.durable = clock
 
     # -- inside: generations ---------------------------------------------------------------------
 
@@ -482,7 +418,9 @@ class Peer:
 
     def _closes_my_life(self, generation: Generation) -> bool:
         mine = (self.name, self.epoch)
-        return not self.leaving(self.name) and any(key == mine for key, _ in generation.folds)
+        return not self.standing.leaving(self.name) and any(
+            key == mine for key, _ in generation.folds
+        )
 
     def _move(self, generations: tuple[Generation, ...], clock: Clock, now: float) -> list[Effect]:
         """Change to a newer generation, with everything that refers to the old one."""
@@ -513,28 +451,13 @@ class Peer:
 
     def _forget_departed(self) -> None:
         """Members that are gone and left nothing in my clock need no record."""
-        needed = {key[0] for key in self.clock.keys()} | set(self.baseline.roster) | {self.name}
-        for rumour in self.membership.rumours():
-            if rumour.state in (DEAD, LEFT) and rumour.name not in needed:
-                self.membership.forget(rumour.name)
-                self.knowledge.forget(rumour.name)
-                self._taken_at.pop(rumour.name, None)
-        self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
-        keys = self.clock.keys()
-        self._last_words = {k: last for k, last in self._last_words.items() if k in keys}
-
-    def _safe_clock(self) -> Clock:
-        """What a crash cannot take."""
-        if self._durable is None:
-            return self.clock
-        lifted = self.baseline.lift(self._durable)
-        if lifted is None or lifted.apart:
-            return Clock(generation=self.clock.generation, base=self.clock.base)
-        self._durable = lifted
-        return lifted
+        for name in self.standing.forget_departed():
+            self.membership.forget(name)
+            self.knowledge.forget(name)
+            self._taken_at.pop(name, None)
 
     def _digest(self, *, ask: bool = False) -> Digest:
-        return Digest(self.epoch, self.context(), self._safe_clock().copy(), ask)
+        return Digest(self.epoch, self.context(), self.standing.safe_clock().copy(), ask)
 
     # -- inside: comparing clocks ----------------------------------------------------------------
 
@@ -553,7 +476,7 @@ class Peer:
         far = [name for name in shuffled(others, self.rng) if name not in near]
         digest = self._digest(ask=True)
         # Who leaves wants to hear from everyone, and soon.
-        fanout = len(others) if self.leaving(self.name) else self.config.digest_fanout
+        fanout = len(others) if self.standing.leaving(self.name) else self.config.digest_fanout
         effects += [Send(to, digest) for to in (near + far)[:fanout]]
         return effects
 
@@ -565,7 +488,7 @@ class Peer:
         """
         away = [n for n in self.baseline.roster if n not in others and n != self.name]
         self._away = {name: self._away.get(name, self.seq) for name in away}
-        stable = self.knowledge.everywhere(self._safe_clock(), others)
+        stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if stable is None:
             return []
         if not away:
@@ -674,47 +597,29 @@ class Peer:
 
     def _adopt(self, sender: str, snapshot: Snapshot, now: float) -> list[Effect]:
         """Take over a snapshot, then fold in again what I have and it lacks: nothing is lost."""
-        theirs, mine = snapshot.clock, self.clock
-        if theirs.generation < mine.generation:
-            return [Drop(sender, "snapshot", "older than mine")]
-        newer = tuple(g for g in snapshot.history if g.number > mine.generation)
-        retired: list[Dot] = []
-        if self.synced:
-            if len(newer) < theirs.generation - mine.generation:
-                if self.leaving(self.name):
-                    return [Drop(sender, "snapshot", "too late for one who leaves")]
-                return [Rejoin("further behind than the history that the others keep")]
-            for generation in newer:
-                if self._closes_my_life(generation):
-                    return [Rejoin(f"voted out in generation {generation.number}")]
-                folds = dict(generation.folds)
-                retired += [
-                    dot
-                    for dot in mine
-                    if (dot.origin, dot.epoch) in folds
-                    and not runs_has(folds[dot.origin, dot.epoch], dot.seq)
-                ]
-                mine = mine.lifted(generation.number, folds)
-        else:
-            mine = Clock(generation=theirs.generation, base=theirs.base)
-        view = Baseline(snapshot.history, keep=self.config.history_max)
-        kept = dict.fromkeys(dot for span in mine.missing(theirs) for dot in span.dots())
-        for push in self.log:
-            dot = push.stamps[0].dot
-            if dot not in theirs and view.folded(dot) is None and view.lift_push(push):
-                kept[dot] = None
-        pushes, lacking = self.log.cover(kept)
-        more, lacking = self.store.cover(dict.fromkeys(lacking))
-        if lacking and not self._may_give_up(lacking, sender, theirs, now):
+        plan = plan_adoption(
+            snapshot,
+            self.clock if self.synced else None,
+            self.log,
+            self.store,
+            life=None if self.standing.leaving(self.name) else (self.name, self.epoch),
+        )
+        if isinstance(plan, TooFarBehind):
+            if self.standing.leaving(self.name):
+                return [Drop(sender, "snapshot", "too late for one who leaves")]
+            return [Rejoin(plan.reason)]
+        if isinstance(plan, str):
+            return [Drop(sender, "snapshot", plan)]
+        theirs = snapshot.clock
+        if plan.lacking and not self._may_give_up(plan.lacking, sender, theirs, now):
             self._refused_since = min(self._refused_since, now)
-            return [Drop(sender, "snapshot", f"lacks {len(lacking)} that only my weights have")]
-        for dot in lacking:
-            del kept[dot]
-        if self.synced and not self._behind and not theirs.missing(mine):
+            detail = f"lacks {len(plan.lacking)} that only my weights have"
+            return [Drop(sender, "snapshot", detail)]
+        if not plan.brings_news and not self._behind:
             return [Drop(sender, "snapshot", "nothing new")]
         merged = theirs.copy()
         self.replica.weights.copy_(snapshot.weights)
-        for push in pushes + more:
+        for push in plan.again:
             self.replica.weights.add_(push.payload)
             for dot in push.dots:
                 merged.add(dot)
@@ -724,23 +629,23 @@ class Peer:
         if not self.synced:
             self.synced = True
             self.replica.clock = merged
-            self.baseline = view
-            self.knowledge = Knowledge(merged)
+            self.baseline.extend(snapshot.history)
+            self.knowledge.start(merged)
             void = self.log.change(self._as_of_now)
             if void:
                 effects.append(Prune(tuple(void)))
             if snapshot.history:
                 self.agreement.advance(snapshot.history[-1], now)
-        elif newer:
-            effects += self._move(newer, merged, now)
+        elif theirs.generation > self.baseline.number:
+            effects += self._move(snapshot.history, merged, now)
         else:
             self.replica.clock = merged
         return [
-            Adopted(sender, snapshot, tuple(kept), tuple(retired), tuple(lacking)),
+            Adopted(sender, snapshot, plan.kept, plan.retired, plan.lacking),
             *effects,
         ]
 
-    def _may_give_up(self, dots: list[Dot], giver: str, theirs: Clock, now: float) -> bool:
+    def _may_give_up(self, dots: tuple[Dot, ...], giver: str, theirs: Clock, now: float) -> bool:
         """Whether updates that only my weights have must go, so that all can agree again.
 
         It takes three misfortunes at once: the origin is gone for good, so is whoever had the
@@ -757,7 +662,7 @@ class Peer:
                 and dot not in known
                 and (self.membership.epoch(dot.origin) or 0) > dot.epoch
             )
-            if not self.evictable(dot.origin, now) and not restarted_without:
+            if not self.standing.evictable(dot.origin, now) and not restarted_without:
                 return False
         return self._behind or (len(theirs), giver) > (len(self.clock), self.name)
 
@@ -768,9 +673,7 @@ class Peer:
         for effect in effects:
             if isinstance(effect, Verdict):
                 self.knowledge.forget(effect.name)
-                if effect.state == LEFT:
-                    key = (effect.name, effect.epoch)
-                    self._last_words[key] = self.membership.last(effect.name)
+                self.standing.note(effect)
         return effects
 
     def _neighbour_names(self) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import torch
 
-from murmurate.core.clock import SEQ_MAX, Clock, Dot, Range
+from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.message import Digest, Message, Push, Rumour, Snapshot, Stamp, Want
 from murmurate.core.peer import Peer
+from murmurate.core.runs import SEQ_MAX
 from murmurate.errors import PromiseBroken, RemoteProtocolError
 
 Attack = Callable[[Peer], Message]

@@ -14,12 +14,14 @@ from typing import Any
 from murmurate.core import gate, membership, message, outbox, store
 from murmurate.core import peer as peer_module
 from murmurate.core.agreement import Agreement
-from murmurate.core.clock import Clock, Dot, Key, Runs
+from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.effect import Adopted
 from murmurate.core.knowledge import Knowledge
 from murmurate.core.message import Digest, Push, Rumour, Snapshot, Stamp
 from murmurate.core.peer import Peer
 from murmurate.core.replica import Replica
+from murmurate.core.runs import Runs
+from murmurate.core.standing import Standing
 from murmurate.core.store import Store
 from murmurate.errors import ConfigError
 from murmurate.sim.disk import Disk
@@ -153,7 +155,7 @@ def _() -> list[Change]:
     def note(self: Knowledge, name: str, clock: Clock, durable: Clock, **kw: Any) -> None:
         original(self, name, clock, clock.copy(), **kw)
 
-    return [(Knowledge, "note", note), (Peer, "_safe_clock", lambda self: self.clock)]
+    return [(Knowledge, "note", note), (Standing, "safe_clock", lambda self: self._replica.clock)]
 
 
 @mutant("torn-snapshot", "a snapshot has the weights of now and the clock of a moment ago")
@@ -290,7 +292,7 @@ def _() -> list[Change]:
 
 @mutant("no-fold", "finished epochs are never folded, so clocks grow with history")
 def _() -> list[Change]:
-    return [(Peer, "finished", lambda self, now: ())]
+    return [(Standing, "finished", lambda self, now: ())]
 
 
 @mutant("lift-forgets", "a context from before the baseline is taken for one of now")

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from murmurate.core.membership import Timing
 from murmurate.core.peer import PeerConfig
+from murmurate.core.timing import Timing
 from murmurate.core.topology import TOPOLOGIES, acyclic
 
 ELEMENTS = 2

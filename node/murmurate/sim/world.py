@@ -467,7 +467,7 @@ class World:
             self.counts["given up"] += 1
             self.note("gives up", node.name, dot)
             for other in self.peers():
-                gone = node.peer.evictable(other.name, node.now(self.time))
+                gone = node.peer.standing.evictable(other.name, node.now(self.time))
                 if not gone and (dot in other.log or other.store.alone(dot)):
                     raise PromiseBroken("P3", f"{node.name} gave up {dot}, but {other.name} has it")
 

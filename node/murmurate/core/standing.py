@@ -1,0 +1,138 @@
+"""Where the others stand, and what I may say of myself: the peer's side of the agreement.
+
+Who is gone, which epochs are over, what I hold for good. All of it is judged by my own eyes and my
+own monotonic clock; the vote is what makes it common.
+"""
+
+from __future__ import annotations
+
+from murmurate.core.baseline import Baseline
+from murmurate.core.clock import Clock, Key
+from murmurate.core.effect import Verdict
+from murmurate.core.knowledge import Knowledge
+from murmurate.core.membership import Membership
+from murmurate.core.message import DEAD, LEFT, Generation
+from murmurate.core.replica import Replica
+from murmurate.core.runs import Runs
+
+
+class Standing:
+    """One peer's view of members and epochs (`agreement.View`)."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        epoch: int,
+        replica: Replica,
+        baseline: Baseline,
+        knowledge: Knowledge,
+        *,
+        forget_after_s: float,
+    ) -> None:
+        self.name = membership.name
+        self.epoch = epoch
+        self.durable: Clock | None = None
+        """What the oldest checkpoint has; None: no checkpoints are kept."""
+        self._membership = membership
+        self._replica = replica
+        self._baseline = baseline
+        self._knowledge = knowledge
+        self._forget_after_s = forget_after_s
+        self._strangers: dict[str, float] = {}
+        self._last_words: dict[Key, int] = {}
+
+    # -- members ---------------------------------------------------------------------------------
+
+    def live(self) -> tuple[str, ...]:
+        return self._membership.live()
+
+    def leaving(self, name: str) -> bool:
+        return self._membership.state(name) == LEFT
+
+    def evictable(self, name: str, now: float) -> bool:
+        """Dead, left or not heard of, for long."""
+        if name == self.name:
+            return False
+        state = self._membership.state(name)
+        if state is None:
+            since = self._strangers.setdefault(name, now)
+        elif state in (DEAD, LEFT):
+            since = self._membership.since(name)
+        else:
+            return False
+        return now - since >= self._forget_after_s
+
+    def not_gone(self, name: str, now: float) -> bool:
+        """Whether I object to voting a member out: it is there, or was not long ago."""
+        state = self._membership.state(name)
+        if state is None:
+            return False
+        return state not in (DEAD, LEFT) or (
+            now - self._membership.since(name) < self._forget_after_s / 2
+        )
+
+    def note(self, verdict: Verdict) -> None:
+        """Remember how many updates one who leaves says it has made."""
+        if verdict.state == LEFT:
+            key = (verdict.name, verdict.epoch)
+            self._last_words[key] = self._membership.last(verdict.name)
+
+    def forget_departed(self) -> list[str]:
+        """Members that are gone and left nothing in my clock: they need no record any more."""
+        keys = self._replica.clock.keys()
+        needed = {key[0] for key in keys} | set(self._baseline.roster) | {self.name}
+        self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
+        self._last_words = {k: last for k, last in self._last_words.items() if k in keys}
+        return [
+            rumour.name
+            for rumour in self._membership.rumours()
+            if rumour.state in (DEAD, LEFT) and rumour.name not in needed
+        ]
+
+    # -- epochs ----------------------------------------------------------------------------------
+
+    def finished(self, now: float) -> tuple[Key, ...]:
+        """Epochs to which nobody will add: their origin left, restarted, or is dead for long."""
+        return tuple(key for key in self._replica.clock.keys() if self._is_over(key, now))
+
+    def _is_over(self, key: Key, now: float) -> bool:
+        origin, epoch = key
+        current = self.epoch if origin == self.name else self._membership.epoch(origin)
+        return (
+            (current is not None and current > epoch)
+            or self.leaving(origin)
+            or self.evictable(origin, now)
+        )
+
+    def ripe(self, now: float) -> tuple[Key, ...]:
+        """Finished epochs of which, as far as I know, all have the same."""
+        clocks = [self._knowledge.durable(name) for name in self.live()]
+        return tuple(
+            key
+            for key in self.finished(now)
+            if (runs := self.held(key))
+            and all(clock is None or clock.runs(key) == runs for clock in clocks)
+        )
+
+    def held(self, key: Key) -> Runs:
+        """What I have of an epoch, once that is the same as what a crash would leave me."""
+        runs = self._replica.clock.runs(key)
+        return runs if self.safe_clock().runs(key) == runs else ()
+
+    def complete(self, key: Key, runs: Runs) -> bool:
+        """Whether these are all updates its origin made, by its own word when it left."""
+        return runs == (1, self._last_words.get(key, 0))
+
+    def history(self) -> tuple[Generation, ...]:
+        return self._baseline.history
+
+    def safe_clock(self) -> Clock:
+        """What a crash cannot take."""
+        clock = self._replica.clock
+        if self.durable is None:
+            return clock
+        lifted = self._baseline.lift(self.durable)
+        if lifted is None or lifted.apart:
+            return Clock(generation=clock.generation, base=clock.base)
+        self.durable = lifted
+        return lifted
