@@ -8,7 +8,7 @@ PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto lint type test sim clean
+.PHONY: help setup proto lint type test sim bench clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -51,6 +51,9 @@ test: setup ## every test that is not slow
 
 sim: setup ## the swarm in virtual time
 	$(BIN)/murmurate sim --full
+
+bench: setup ## what the core costs, as ratios from one run
+	$(BIN)/python bench/core.py
 
 clean: ## remove what the other targets made (not generated code)
 	rm -rf $(VENV) $(PROTO_VENV) build dist .hypothesis .import_linter_cache \

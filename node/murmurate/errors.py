@@ -54,9 +54,12 @@ class RemoteProtocolError(ProtocolError):
     """The other side sent what no honest peer sends. Local state is untouched."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+        super().__init__(field, problem)  # the arguments as they are: it must survive a pickle
         self.field = field
         self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}"
 
 
 class CheckpointError(MurmurateError):
@@ -67,6 +70,9 @@ class PromiseBroken(MurmurateError):
     """A promise the system makes does not hold: the run must stop and say so."""
 
     def __init__(self, promise: str, detail: str) -> None:
-        super().__init__(f"{promise}: {detail}")
+        super().__init__(promise, detail)
         self.promise = promise
         self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.detail}"

@@ -33,7 +33,7 @@ PATTERNS = ("neighbours", "pairwise")
 GRAPHS = ("exponential", "ring", "full")
 SIZE, FAULTS_S, TURN_S = 3, 1.5, 0.1
 SETTLE_S_MAX = 1.0
-"""Times nodes squared, as a ring mixes: 0.09 of 20 nodes in a ring, 0.25 of the slowest seed."""
+"""Times nodes squared, as a ring mixes: 0.12 for 20 nodes in a ring, 0.26 in the slowest seed."""
 LEAK_MAX, ERROR_MAX = 1e-9, 1e-6
 Life = tuple[str, int]
 _neighbours = lru_cache(maxsize=1 << 12)(neighbours)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -41,12 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
         options = Options(topology=arguments.topology, nodes=arguments.nodes)
     if arguments.full:
         return _full(arguments.jobs)
-    if arguments.scenario == "churn":
-        return _churn(arguments)
-    if arguments.scenario == "scale":
-        return _scale(arguments)
-    if arguments.scenario == "average":
-        return _average(arguments)
+    if arguments.scenario != "faults":
+        console.print(scenario(arguments.scenario, arguments.seed or 0))
+        return 0
     if arguments.seed is not None:
         return _one(arguments, options)
     first, last = arguments.seeds or DEFAULT_SEEDS
@@ -82,27 +81,39 @@ def _many(
 
 def _full(jobs: int | None) -> int:
     """All that `make sim` promises; stops at the first thing that fails."""
-    from murmurate.sim import averaging, churn, scale
-
     plain = argparse.Namespace(mutant=None, jobs=jobs, topology=None, nodes=None)
     code = _many("10,000 seeds", FULL_SEEDS, Options(), plain)
     large = argparse.Namespace(**{**vars(plain), "nodes": LARGE_NODES})
-    code = code or _many(
-        "100 seeds, 20 to 50 peers",
-        LARGE_SEEDS,
-        Options(nodes=LARGE_NODES, updates_per_node=8),
-        large,
-    )
+    options = Options(nodes=LARGE_NODES, updates_per_node=8)
+    code = code or _many("100 seeds, 20 to 50 peers", LARGE_SEEDS, options, large)
     code = code or _kill_all(jobs)
-    for scenario in (averaging.report, churn.report, scale.report):
-        if code:
-            break
-        try:
-            console.print(scenario())
-        except PromiseBroken as error:
-            console.print(f"[red]broken[/]: {error}")
-            code = 5
+    return code or _scenarios(jobs)
+
+
+def _scenarios(jobs: int | None) -> int:
+    """The long ones side by side."""
+    code = 0
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(min(jobs or 2, 2), context) as pool:
+        for future in [pool.submit(scenario, name) for name in ("churn", "scale", "average")]:
+            try:
+                console.print(future.result())
+            except PromiseBroken as error:
+                console.print(f"[red]broken[/]: {error}")
+                code = 5
     return code
+
+
+def scenario(name: str, seed: int = 0) -> Table:
+    """Run one of the scenarios that are not made of many seeds."""
+    from murmurate.sim import averaging, churn, scale
+
+    reports: dict[str, Callable[[int], Table]] = {
+        "average": averaging.report,
+        "churn": churn.report,
+        "scale": scale.report,
+    }
+    return reports[name](seed)
 
 
 def _kill_all(jobs: int | None) -> int:
@@ -118,27 +129,6 @@ def _kill_all(jobs: int | None) -> int:
             table.add_row(name, "[red]not found[/]", f"{summary.seeds} seeds")
     console.print(table)
     return 5 if survivors else 0
-
-
-def _churn(arguments: argparse.Namespace) -> int:
-    from murmurate.sim import churn
-
-    console.print(churn.report(seed=arguments.seed or 0))
-    return 0
-
-
-def _scale(arguments: argparse.Namespace) -> int:
-    from murmurate.sim import scale
-
-    console.print(scale.report(seed=arguments.seed or 0))
-    return 0
-
-
-def _average(arguments: argparse.Namespace) -> int:
-    from murmurate.sim import averaging
-
-    console.print(averaging.report(seed=arguments.seed or 0))
-    return 0
 
 
 def _failures(results: list[Result], arguments: argparse.Namespace) -> int:
