@@ -359,15 +359,14 @@ def test_a_vow_remembers_the_generations_before_it() -> None:
 
 
 def test_a_vote_of_mine_does_not_count_before_it_is_durable() -> None:
-    """Disk full: the vow is not saved, so my own answer never reaches me."""
+    """Disk full: the vow is not saved, so nobody hears of my ballot, not even I."""
     c = council("ab", roster="ab")
     c["a"].disk_full = True
-    c.propose("a")
-    c.deliver()
-    c.tick("a")
-    c.deliver()
+    for _ in range(4):
+        c.tick("a")
+        c.deliver()
     assert c["a"].disk == {}
-    assert c["b"].disk["vow"].accepted is None
+    assert c["b"].disk == {}
     assert c.decided == {}
 
 
@@ -378,10 +377,9 @@ def test_a_full_disk_at_the_second_vote_decides_nothing() -> None:
     c.deliver(but(Accept, Accepted))
     for member in c.members.values():
         member.disk_full = True
-    c.propose("a")
-    c.deliver()
-    c.tick("a")
-    c.deliver()
+    for _ in range(4):
+        c.tick("a")
+        c.deliver()
     assert c.decided == {}
     for member in c.members.values():
         member.disk_full = False
@@ -390,7 +388,6 @@ def test_a_full_disk_at_the_second_vote_decides_nothing() -> None:
     assert c.numbers() == [1, 1]
 
 
-@pytest.mark.xfail(reason="a ballot is sent before it is durable: used again after a crash")
 def test_no_ballot_is_used_for_two_values() -> None:
     """Answers name a ballot, not a value: one ballot, one value, also over a crash."""
     c = council("abcdz", holds={X: (1, 3), Y: (1, 1)}, over=(X, Y), gone=("x", "y"))
@@ -398,8 +395,9 @@ def test_no_ballot_is_used_for_two_values() -> None:
     c["z"].facts.not_ripe = (X,)
     c.propose("a")
     c.deliver(lambda sender, to, message: not isinstance(message, Accept) or to == "b")
-    c["z"].disk_full = True  # a and b have accepted; z asks b, c and d, and cannot save that
-    c.propose("z")
+    c["z"].disk_full = True  # a and b have accepted; z would ask b, c and d, and cannot save that
+    for _ in range(4):
+        c.tick("z")
     c.deliver(among("bcdz"))
     c.tick("z")
     late = c.deliver(lambda sender, to, message: to == "b")

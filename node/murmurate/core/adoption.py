@@ -64,6 +64,8 @@ def plan_adoption(
             ]
             mine = mine.lifted(generation.number, folds)
     view = Baseline(snapshot.history, keep=max(1, len(snapshot.history)))
+    if any(view.is_ahead(push) for push in log):
+        return "older than my log"
     kept = dict.fromkeys(dot for span in mine.missing(theirs) for dot in span.dots())
     for push in log:
         # A newcomer may have a log of earlier lives: what it logged it may have sent.

@@ -9,8 +9,9 @@ this is a vote: single-decree Paxos for each generation number, with flexible qu
   decided must be proposed again. That is plain Paxos, and all that exactness needs.
 - So that nothing gets lost, an epoch is folded only when *every* member of the new roster has
   promised: that it, too, takes it for finished, that it holds exactly this of it for good (a crash
-  cannot take it), and that it will take no more of it until the vote is over. Nobody is evicted
-  whom another member takes for alive.
+  cannot take it), and that it will take no more of it for as long as a vote takes. (A vote that
+  takes longer can go against a member that took more meanwhile; that is void then, and counted.)
+  Nobody is evicted whom another member takes for alive.
 - The origin of an epoch must be among them, unless it has left and said how many updates it made,
   or has been dead for long.
 - A member is evicted (leaves the roster without its vote) only when it has been dead for long and
@@ -173,7 +174,10 @@ class Agreement:
         self._attempt = _Attempt(old.number + 1, ballot, candidates, evict, roster)
         self.due = now + self.interval_s
         ask = Prepare(old.number + 1, ballot, candidates, evict)
-        return [Send(name, ask) for name in sorted({*roster, *old.roster})]
+        # My own promise first: a ballot that a crash could make me forget must not be heard of.
+        mine = self._on_prepare(self.name, ask, now, view)
+        others = sorted({*roster, *old.roster} - {self.name})
+        return mine + [Send(name, ask) for name in others]
 
     def receive(
         self,

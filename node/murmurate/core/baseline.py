@@ -58,6 +58,10 @@ class Baseline:
                 clock = clock.lifted(generation.number, dict(generation.folds))
         return clock if clock.generation == self.number else None
 
+    def is_ahead(self, push: Push) -> bool:
+        """Whether it was computed in a generation that I do not know yet."""
+        return any(stamp.context.generation > self.number for stamp in push.stamps)
+
     def lift_push(self, push: Push) -> Push | None:
         """The same with all contexts of a push."""
         if all(stamp.context.generation == self.number for stamp in push.stamps):

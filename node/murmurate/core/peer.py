@@ -34,6 +34,7 @@ from murmurate.core.effect import (
     Prune,
     Rejoin,
     Rng,
+    Save,
     Send,
     Verdict,
     shuffled,
@@ -103,6 +104,7 @@ class Past:
 
     log: tuple[Push, ...] = ()
     vow: Vow | None = None
+    history: tuple[Generation, ...] = ()
 
 
 class Peer:
@@ -133,7 +135,8 @@ class Peer:
         self.synced = synced
         self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)
         self.baseline = Baseline(history, keep=config.history_max)
-        self._behind = synced and past.vow is not None and not self._catch_up(past.vow.history)
+        voted = past.vow.history if past.vow is not None else ()
+        self._behind = synced and not (self._catch_up(past.history) and self._catch_up(voted))
         self.agreement = Agreement(
             name,
             self.baseline.history[-1] if self.baseline.history else None,
@@ -165,7 +168,7 @@ class Peer:
         self._digest_due = 0.0
         self._snapshot_asked = -math.inf
         self._refused_since = math.inf
-        self._void_log = self._replay(past.log)
+        self.void_log = self._replay(past.log)
 
     def _catch_up(self, history: tuple[Generation, ...]) -> bool:
         """Move a checkpoint to the generation I voted after; False: I must take a snapshot."""
@@ -185,8 +188,13 @@ class Peer:
         """
         void: list[Dot] = []
         for logged in log:
-            push = self.baseline.lift_push(logged) if self.synced else logged
             dot = logged.stamps[0].dot
+            if self.synced and self.baseline.is_ahead(logged):
+                # The checkpoint is older than the log: a snapshot will bring the generation.
+                self._behind = True
+                self.log.add(logged)
+                continue
+            push = self.baseline.lift_push(logged) if self.synced else logged
             if push is None or (self.synced and self.baseline.folded(dot) is not None):
                 void.append(dot)
                 continue
@@ -224,6 +232,7 @@ class Peer:
         """
         lifted = self.baseline.lift_push(push)
         if lifted is None:
+            self.seq += 1  # it is in the log: the id must not be given to another
             raise LocalProtocolError("its context is too old to be understood")
         push = lifted
         (stamp,) = push.stamps
@@ -330,7 +339,8 @@ class Peer:
             raise LocalProtocolError(f"judged new, but {outcome}")
         self.store.add(push)
         last = push.stamps[-1]
-        if last.dot.origin == sender and not last.context.apart:
+        this_life = (sender, self.membership.epoch(sender))
+        if (last.dot.origin, last.dot.epoch) == this_life and not last.context.apart:
             self.knowledge.note_push(sender, last.context, last.dot)
         if topology.relays(self.config.topology):
             for to in self._neighbour_names():
@@ -359,7 +369,7 @@ class Peer:
         seed_peers = dict.fromkeys((*names, *self.baseline.roster))
         seed_peers.pop(self.name, None)
         effects = self._verdicts(self.membership.join(seed_peers, now))
-        return [Prune(self._void_log), *effects] if self._void_log else effects
+        return [Prune(self.void_log), *effects] if self.void_log else effects
 
     def leave(self, now: float) -> list[Effect]:
         """Say that I leave; keep driving me until `settled`, or as long as you can wait."""
@@ -433,8 +443,9 @@ class Peer:
         self.outbox.change(self._as_of_now)
         self.gate.forget([key for generation in new for key, _ in generation.folds])
         self.agreement.advance(new[-1], now)
-        self._forget_departed()
-        effects: list[Effect] = [Moved(generation) for generation in new]
+        self._forget_departed(now)
+        effects: list[Effect] = [Save("history", self.baseline.history)]
+        effects += [Moved(generation) for generation in new]
         if gone:
             effects.append(Prune(tuple(gone)))
         return effects
@@ -447,11 +458,11 @@ class Peer:
         """
         if any(self.baseline.folded(dot) is not None for dot in push.dots):
             return None
-        return self.baseline.lift_push(push)
+        return push if self.baseline.is_ahead(push) else self.baseline.lift_push(push)
 
-    def _forget_departed(self) -> None:
+    def _forget_departed(self, now: float) -> None:
         """Members that are gone and left nothing in my clock need no record."""
-        for name in self.standing.forget_departed():
+        for name in self.standing.forget_departed(now):
             self.membership.forget(name)
             self.knowledge.forget(name)
             self._taken_at.pop(name, None)

@@ -7,7 +7,7 @@ own monotonic clock; the vote is what makes it common.
 from __future__ import annotations
 
 from murmurate.core.baseline import Baseline
-from murmurate.core.clock import Clock, Key
+from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.effect import Verdict
 from murmurate.core.knowledge import Knowledge
 from murmurate.core.membership import Membership
@@ -77,17 +77,27 @@ class Standing:
             key = (verdict.name, verdict.epoch)
             self._last_words[key] = self._membership.last(verdict.name)
 
-    def forget_departed(self) -> list[str]:
-        """Members that are gone and left nothing in my clock: they need no record any more."""
+    def forget_departed(self, now: float) -> list[str]:
+        """Members that are gone and will have nothing in my clock: they need no record any more."""
         keys = self._replica.clock.keys()
-        needed = {key[0] for key in keys} | set(self._baseline.roster) | {self.name}
+        self._last_words = {
+            key: last
+            for key, last in self._last_words.items()
+            if key in keys or (last and self._may_still_come(key, now))
+        }
+        needed = {key[0] for key in (*keys, *self._last_words)}
+        needed |= {*self._baseline.roster, self.name}
         self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
-        self._last_words = {k: last for k, last in self._last_words.items() if k in keys}
         return [
             rumour.name
             for rumour in self._membership.rumours()
             if rumour.state in (DEAD, LEFT) and rumour.name not in needed
         ]
+
+    def _may_still_come(self, key: Key, now: float) -> bool:
+        """Whether updates of one who has left, which I do not have, may still be under way."""
+        folded = self._baseline.folded(Dot(*key, 1)) is not None
+        return not folded and not self.evictable(key[0], now)
 
     # -- epochs ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from murmurate.core.agreement import Vow
 from murmurate.core.clock import Dot
-from murmurate.core.message import Push, Snapshot
+from murmurate.core.message import Generation, Push, Snapshot
 
 
 class DiskFull(Exception):
@@ -26,6 +26,7 @@ class Disk:
         self.full = False
         self.epoch = 0
         self.vow: Vow | None = None
+        self.history: tuple[Generation, ...] = ()
         self.log: dict[Dot, Push] = {}
         self.checkpoints: list[Snapshot] = []
         self._pruned: dict[Dot, Push] = {}
@@ -43,9 +44,12 @@ class Disk:
 
     def save(self, key: str, value: Any) -> None:
         self._room()
-        if key != "vow":
+        if key == "vow":
+            self.vow = value
+        elif key == "history":
+            self.history = value
+        else:
             raise KeyError(key)
-        self.vow = value
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Written beside the old ones, synced, then renamed: there is always a whole one."""
@@ -80,6 +84,7 @@ class Disk:
         """Start as a newcomer under the same name: only the epoch counter is kept."""
         self.log = {}
         self.checkpoints = []
+        self.history = ()
         self._pruned = {}
 
     def _room(self) -> None:

@@ -25,7 +25,8 @@ from murmurate.core.standing import Standing
 from murmurate.core.store import Store
 from murmurate.errors import ConfigError
 from murmurate.sim.disk import Disk
-from murmurate.sim.world import Node, World
+from murmurate.sim.machine import Node
+from murmurate.sim.swarm import Swarm
 
 Change = tuple[Any, str, Any]
 
@@ -130,17 +131,17 @@ def _() -> list[Change]:
 
 @mutant("send-before-log", "an update is sent first and logged afterwards")
 def _() -> list[Change]:
-    log, commit = World._log, World._commit
+    log, commit = Swarm._log, Swarm._commit
 
-    def log_later(self: World, node: Node, push: Push, context: frozenset[int]) -> None:
+    def log_later(self: Swarm, node: Node, push: Push, context: frozenset[int]) -> None:
         log(self, node, push, context)
         del node.disk.log[push.stamps[0].dot]
 
-    def commit_and_log(self: World, node: Node, push: Push) -> None:
+    def commit_and_log(self: Swarm, node: Node, push: Push) -> None:
         commit(self, node, push)
         node.disk.log[push.stamps[0].dot] = push
 
-    return [(World, "_log", log_later), (World, "_commit", commit_and_log)]
+    return [(Swarm, "_log", log_later), (Swarm, "_commit", commit_and_log)]
 
 
 @mutant("prune-too-early", "updates are let go of without looking at what others have")
@@ -186,9 +187,9 @@ def _() -> list[Change]:
 
     _truths: dict[int, Snapshot] = {}
     _pairs: list[tuple[Snapshot, Snapshot]] = []
-    restored = World._start
+    restored = Swarm._start
 
-    def start(self: World, node: Node, *args: Any, **kw: Any) -> None:
+    def start(self: Swarm, node: Node, *args: Any, **kw: Any) -> None:
         for whole, torn in _pairs:
             if id(whole) in self.truth.snapshots:
                 self.truth.snapshots[id(torn)] = self.truth.snapshots[id(whole)]
@@ -196,7 +197,7 @@ def _() -> list[Change]:
         if node.peer is not None:
             self.truth.check(node.peer)
 
-    return [(Disk, "checkpoint", checkpoint), (World, "_start", start)]
+    return [(Disk, "checkpoint", checkpoint), (Swarm, "_start", start)]
 
 
 @mutant("late-context", "the context is taken when the update is ready, not when its batch began")
@@ -272,8 +273,9 @@ def _() -> list[Change]:
         return original(self, sender, message)
 
     def choose(self: Agreement, attempt: Any, old: Any, now: float, view: Any) -> Any:
-        mine = attempt.promises[self.name]
-        attempt.promises.update(dict.fromkeys((*attempt.roster, *attempt.promises), mine))
+        mine = attempt.promises.get(self.name)
+        if mine is not None:
+            attempt.promises.update(dict.fromkeys((*attempt.roster, *attempt.promises), mine))
         return choosing(self, attempt, old, now, view)
 
     def propose(self: Agreement, attempt: Any, now: float, view: Any) -> Any:
