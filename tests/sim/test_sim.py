@@ -30,7 +30,13 @@ def test_500_seeds_break_no_promise() -> None:
         assert summary.counts[kind] > 50, kind
     for kind in ("crash", "pause", "join", "leave", "disk full", "slow link", "hostile message"):
         assert summary.counts[kind] > 50, kind
-    for kind in ("disk lost", "checkpoint damaged", "clock jump", "crash between log and send"):
+    for kind in (
+        "disk lost",
+        "checkpoint damaged",
+        "clock jump",
+        "crash between log and send",
+        "torn write",
+    ):
         assert summary.counts[kind] > 5, kind
     for kind in ("updates in sums", "snapshots adopted", "moves to a new baseline"):
         assert summary.counts[kind] > 50, kind

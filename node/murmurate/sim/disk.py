@@ -15,14 +15,19 @@ class DiskFull(Exception):
     """ENOSPC: nothing was written."""
 
 
+class PowerCut(Exception):
+    """The machine stopped in the middle of a write."""
+
+
 class Disk:
     """One node's epoch, vow, log of own updates and the last checkpoints."""
 
     CHECKPOINTS_KEPT = 3
 
-    def __init__(self, rng: random.Random, counts: Counter[str]) -> None:
+    def __init__(self, rng: random.Random, counts: Counter[str], torn: float = 0.0) -> None:
         self.rng = rng
         self.counts = counts
+        self.torn = torn
         self.full = False
         self.epoch = 0
         self.vow: Vow | None = None
@@ -40,6 +45,7 @@ class Disk:
     def append(self, push: Push) -> None:
         """Log an update of my own; durable when this returns."""
         self._room()
+        self._may_tear()
         self.log[push.stamps[0].dot] = push
 
     def save(self, key: str, value: Any) -> None:
@@ -54,6 +60,7 @@ class Disk:
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Written beside the old ones, synced, then renamed: there is always a whole one."""
         self._room()
+        self._may_tear()
         self.checkpoints = [*self.checkpoints[1 - self.CHECKPOINTS_KEPT :], snapshot]
 
     def prune(self, dots: tuple[Dot, ...]) -> None:
@@ -86,6 +93,12 @@ class Disk:
         self.checkpoints = []
         self.history = ()
         self._pruned = {}
+
+    def _may_tear(self) -> None:
+        """Half a record: its checksum is wrong, so a restart does not find it."""
+        if self.torn and self.rng.random() < self.torn:
+            self.counts["torn write"] += 1
+            raise PowerCut
 
     def _room(self) -> None:
         if self.full:

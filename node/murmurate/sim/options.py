@@ -53,6 +53,8 @@ class Faults:
     crash_rate: float = 0.0
     crash_between_rate: float = 0.0
     """Chance of a crash between logging and sending one update."""
+    torn_write: float = 0.0
+    """Chance of a crash in the middle of writing an update to the log, or a checkpoint."""
     disk_loss: bool = False
     disk_full_rate: float = 0.0
     bit_flip: float = 0.0
@@ -119,6 +121,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
             pause_s_max=rng.choice((0.5, 3.0, 10.0)),
             crash_rate=sometimes(rng.uniform(0.0, 0.08)),
             crash_between_rate=sometimes(0.01, 0.4),
+            torn_write=sometimes(0.01, 0.4),
             disk_loss=rng.random() < 0.25,
             disk_full_rate=sometimes(0.03, 0.3),
             bit_flip=sometimes(0.3, 0.3),

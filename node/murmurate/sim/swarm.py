@@ -29,7 +29,7 @@ from murmurate.core.message import Decided, Generation, Push, Snapshot
 from murmurate.core.peer import Past, Peer
 from murmurate.core.replica import Replica
 from murmurate.errors import PromiseBroken
-from murmurate.sim.disk import Disk, DiskFull
+from murmurate.sim.disk import Disk, DiskFull, PowerCut
 from murmurate.sim.machine import Node
 from murmurate.sim.network import Network
 from murmurate.sim.options import ELEMENTS, PAYLOAD_BYTES, Options, Setting, draw
@@ -100,7 +100,12 @@ class Swarm:
         self._start(node, [n for n in names if n != name], founder=True)
 
     def _machine(self, name: str) -> Node:
-        node = Node(name, Disk(self.rng, self.counts), self.rng, self.setting.step_s)
+        node = Node(
+            name,
+            Disk(self.rng, self.counts, self.setting.faults.torn_write),
+            self.rng,
+            self.setting.step_s,
+        )
         self.nodes[name] = node
         return node
 
@@ -248,6 +253,9 @@ class Swarm:
         except DiskFull:
             node.pending = delta
             return
+        except PowerCut:
+            self._crash(node)
+            return
         node.pending = None
         rate = self.setting.faults.crash_between_rate
         if rate and not self.network.calm and self.rng.random() < rate:
@@ -284,15 +292,20 @@ class Swarm:
         if node.peer.synced:
             self._write_checkpoint(node)
 
-    def _write_checkpoint(self, node: Node) -> None:
+    def _write_checkpoint(self, node: Node) -> bool:
+        """False: the machine did not survive it."""
         assert node.peer is not None
         snapshot = node.peer.snapshot()
         self.truth.snapshot_made(node.name, snapshot)
         try:
             node.disk.checkpoint(snapshot)
         except DiskFull:
-            return
+            return True
+        except PowerCut:
+            self._crash(node)
+            return False
         node.peer.checkpointed(node.disk.checkpoints[0].clock)
+        return True
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -396,7 +409,8 @@ class Swarm:
                     node.name, effect.snapshot, effect.kept, effect.retired + effect.given_up
                 )
                 node.batch = None
-                self._write_checkpoint(node)
+                if not self._write_checkpoint(node):
+                    return
             elif isinstance(effect, Save):
                 try:
                     node.disk.save(effect.key, effect.value)

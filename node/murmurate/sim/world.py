@@ -182,6 +182,7 @@ class World(Swarm):
         self.network.calm_down()
         for node in list(self.nodes.values()):
             node.disk.full = False
+            node.disk.torn = 0.0
             if node.leaving_until and node.peer is not None:
                 node.leaving_until = self.time + LINGER_S
             if node.paused is not None:
