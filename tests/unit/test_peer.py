@@ -486,7 +486,7 @@ def test_before_the_first_snapshot_nothing_is_applied() -> None:
         (push(A1, context=Clock((A1,))), "push.context"),
         (Push((Stamp(A1, Clock()),), torch.zeros(3, dtype=torch.int64)), "push.payload"),
         (Digest(1, Clock((Dot("b", 1, 7),)), Clock()), "digest.clock"),
-        (Digest(1, Clock(), Clock((Dot("b", 1, 7),))), "digest.durable"),
+        (Digest(1, Clock((Dot("b", 1, 7),)), Clock((Dot("b", 1, 7),))), "digest.durable"),
         (Snapshot(torch.zeros(3, dtype=torch.int64), Clock(), founding("a")), "snapshot.weights"),
         (Snapshot(value(A1), Clock((Dot("b", 2, 1),)), founding("a")), "snapshot.clock"),
         ("hello", "message"),

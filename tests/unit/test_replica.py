@@ -200,7 +200,9 @@ def test_in_any_order_exact_is_equal_to_the_bit_and_fp32_is_not() -> None:
     assert torch.allclose(from_fixed(first.weights), float_results[0].weights, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 0.5, -(2.0**-32), 2.0**30, -(2.0**31) + 1, 1.25])
+@pytest.mark.parametrize(
+    "value", [0.0, 1.0, -1.0, 0.5, -(2.0**-32), 2.0**30, -(2.0**31) + 256, 1.25]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fixed_point_of_round_numbers(value: float, dtype: torch.dtype) -> None:
     values = torch.tensor([value], dtype=dtype)
@@ -291,3 +293,18 @@ def test_replicas_do_not_share_a_clock() -> None:
     one, two = Replica(vector(0.0)), Replica(vector(0.0))
     one.fold(stamps(A1), vector(1.0))
     assert two.clock == Clock()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 2.0**31, -1e10])
+def test_what_does_not_fit_fixed_point_is_refused(value: float) -> None:
+    with pytest.raises(LocalProtocolError, match="does not fit"):
+        to_fixed(torch.tensor([1.0, value]))
+
+
+@pytest.mark.parametrize("payload", [torch.ones(1), torch.ones(5), torch.ones(2, 2)])
+def test_another_shape_is_never_broadcast(payload: torch.Tensor) -> None:
+    replica = Replica(torch.zeros(4))
+    with pytest.raises(LocalProtocolError, match="shape"):
+        replica.fold((Stamp(Dot("a", 1, 1), Clock()),), payload)
+    assert replica.clock == Clock()
+    assert replica.weights.tolist() == [0, 0, 0, 0]

@@ -34,12 +34,13 @@ class Baseline:
         return self.history[-1].roster if self.history else ()
 
     def extend(self, generations: Iterable[Generation]) -> None:
-        history = (*self.history, *(g for g in generations if self._is_next(g)))
-        self.history = history[-self._keep :]
+        """Add the generations that come next; what is known already, or leaves a gap, is not."""
+        history = list(self.history)
+        for generation in generations:
+            if not history or generation.number == history[-1].number + 1:
+                history.append(generation)
+        self.history = tuple(history[-self._keep :])
         self._folds = {key: runs for g in self.history for key, runs in g.folds}
-
-    def _is_next(self, generation: Generation) -> bool:
-        return not self.history or generation.number > self.history[-1].number
 
     def since(self, number: int) -> tuple[Generation, ...]:
         return tuple(g for g in self.history if g.number > number)

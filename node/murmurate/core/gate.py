@@ -17,6 +17,8 @@ NORM_MAX = 1e15
 SEQ_JUMP_MAX = 1_000_000
 NAME_BYTES_MAX = Limits().name_bytes_max
 SEQ_PER_S_MAX = 1000.0
+HEARD_MAX = 16384
+"""Epochs of which the last claim is remembered; the oldest is forgotten, and believed again."""
 
 
 def payload_problem(payload: torch.Tensor, weights: torch.Tensor) -> str:
@@ -95,6 +97,8 @@ class Gate:
         for key, last in claims:
             if key not in self._heard or last > self._heard[key][0]:
                 self._heard[key] = (last, now)
+        while len(self._heard) > HEARD_MAX:
+            del self._heard[next(iter(self._heard))]
 
     def forget(self, keys: list[Key]) -> None:
         for key in keys:

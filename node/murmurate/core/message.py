@@ -19,6 +19,7 @@ STAMPS_MAX = 4096
 RANGES_MAX = 1024
 RUMOURS_MAX = 64
 CANDIDATES_MAX = 256
+GENERATIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Stamp:
     context: Clock
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Push:
     """«Here is one update, or the sum of several»: add the payload if you have none of them."""
 
@@ -71,6 +72,11 @@ class Digest:
     clock: Clock
     durable: Clock
     ask: bool = False
+
+    def __post_init__(self) -> None:
+        same = self.durable.generation == self.clock.generation
+        if same and not self.clock.covers(self.durable):
+            raise RemoteProtocolError("digest.durable", "more than the clock has")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ class Generation:
                 raise RemoteProtocolError("generation.folds", f"{key}: {problem}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """«These are my weights, and these the updates in them»: read together, adopted together."""
 
@@ -237,6 +243,10 @@ class Promise:
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.held) > CANDIDATES_MAX:
+            raise RemoteProtocolError("promise.held", f"at most {CANDIDATES_MAX}")
+
 
 @dataclass(frozen=True, slots=True)
 class Accept:
@@ -259,6 +269,10 @@ class Decided:
     """«It is so»: generations in order, without gaps."""
 
     generations: tuple[Generation, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if len(self.generations) > GENERATIONS_MAX:
+            raise RemoteProtocolError("decided.generations", f"at most {GENERATIONS_MAX}")
 
 
 Swim = Ping | PingRequest | Ack

@@ -519,8 +519,8 @@ class Peer:
 
     def _on_digest(self, sender: str, message: Digest, now: float) -> list[Effect]:
         clock = message.clock
-        self.gate.check_clock("digest.clock", clock, self.seq, now)
         self.gate.check_mine("digest.durable", message.durable, self.seq)
+        self.gate.check_clock("digest.clock", clock, self.seq, now)
         if not self.synced or message.epoch < (self.membership.epoch(sender) or 0):
             return []
         if clock.generation > self.baseline.number:

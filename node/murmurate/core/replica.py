@@ -21,10 +21,14 @@ from murmurate.errors import LocalProtocolError
 
 FIXED_POINT_BITS = 32
 """Fraction bits of the exact form: steps of 2.3e-10 up to 2.1e9."""
+FIXED_POINT_MAX = 2.0 ** (63 - FIXED_POINT_BITS)
 
 
 def to_fixed(values: torch.Tensor) -> torch.Tensor:
     """Floating point to int64 fixed point (rounded to nearest)."""
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    if not largest < FIXED_POINT_MAX:
+        raise LocalProtocolError(f"{largest} does not fit fixed point: below {FIXED_POINT_MAX:g}")
     return torch.round(values.double() * 2.0**FIXED_POINT_BITS).to(torch.int64)
 
 
@@ -90,6 +94,8 @@ class Replica:
         Inside a sum staleness is counted update by update, in order, as if they had been applied
         one after another.
         """
+        if not stamps or payload.shape != self.weights.shape:
+            raise LocalProtocolError("an update without an id, or of another shape")
         verdict = self.judge(tuple(stamp.dot for stamp in stamps))
         if verdict is not None:
             return verdict
