@@ -15,6 +15,7 @@ did not (or the other way round) is counted in `apart`, so not a single distance
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -268,6 +269,11 @@ class Clock:
 
     def disjoint(self, dots: Iterable[Dot]) -> bool:
         return not any(dot in self for dot in dots)
+
+    def rank(self) -> tuple[int, int, bytes]:
+        """An order of sets on which all peers agree: newer baseline, more updates, then a hash."""
+        digest = hashlib.blake2b(self.to_bytes(), digest_size=16).digest()
+        return self.generation, len(self), digest
 
     # -- the baseline ----------------------------------------------------------------------------
 

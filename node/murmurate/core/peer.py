@@ -69,7 +69,7 @@ from murmurate.core.store import Store
 from murmurate.core.timing import Timing
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
-GIVE_UP_INTERVALS = 10
+GIVE_UP_INTERVALS = 6
 """Digest intervals before an update that cannot be taken out of a sum is given up."""
 KNOWN_MAX = 64
 """Beyond so many members only the neighbours' clocks are remembered."""
@@ -622,7 +622,7 @@ class Peer:
         if isinstance(plan, str):
             return [Drop(sender, "snapshot", plan)]
         theirs = snapshot.clock
-        if plan.lacking and not self._may_give_up(plan.lacking, sender, theirs, now):
+        if plan.lacking and not self._may_give_up(plan.lacking, theirs, now):
             self._refused_since = min(self._refused_since, now)
             detail = f"lacks {len(plan.lacking)} that only my weights have"
             return [Drop(sender, "snapshot", detail)]
@@ -635,7 +635,10 @@ class Peer:
             for dot in push.dots:
                 merged.add(dot)
         effects: list[Effect] = []
-        self._refused_since = math.inf
+        if plan.lacking:
+            self.standing.gave_up = True
+        else:
+            self._refused_since = math.inf
         self._behind = False
         if not self.synced:
             self.synced = True
@@ -656,13 +659,13 @@ class Peer:
             *effects,
         ]
 
-    def _may_give_up(self, dots: tuple[Dot, ...], giver: str, theirs: Clock, now: float) -> bool:
+    def _may_give_up(self, dots: tuple[Dot, ...], theirs: Clock, now: float) -> bool:
         """Whether updates that only my weights have must go, so that all can agree again.
 
         It takes three misfortunes at once: the origin is gone for good, so is whoever had the
         update by itself, and it is left in two different sums that overlap, which nobody can take
-        apart. Then, after everyone had time to pass on what can be passed on, the peer with fewer
-        updates gives way; what it loses is counted.
+        apart. Then, after everyone had time to pass on what can be passed on, the set of lower rank
+        gives way: all peers rank sets alike, so they end with the same one. Losses are counted.
         """
         if now - self._refused_since < GIVE_UP_INTERVALS * self.config.digest_interval_s:
             return False
@@ -675,7 +678,7 @@ class Peer:
             )
             if not self.standing.evictable(dot.origin, now) and not restarted_without:
                 return False
-        return self._behind or (len(theirs), giver) > (len(self.clock), self.name)
+        return self._behind or theirs.rank() > self.clock.rank()
 
     # -- inside: members -------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class Standing:
         self.epoch = epoch
         self.durable: Clock | None = None
         """What the oldest checkpoint has; None: no checkpoints are kept."""
+        self.gave_up = False
+        """Whether I ever gave updates up that an older checkpoint may still have."""
         self._membership = membership
         self._replica = replica
         self._baseline = baseline
@@ -145,4 +147,4 @@ class Standing:
         if lifted is None or lifted.apart:
             return Clock(generation=clock.generation, base=clock.base)
         self.durable = lifted
-        return lifted
+        return lifted.intersection(clock) if self.gave_up else lifted

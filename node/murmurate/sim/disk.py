@@ -29,6 +29,7 @@ class Disk:
         self.counts = counts
         self.torn = torn
         self.full = False
+        self.wiped = False
         self.epoch = 0
         self.vow: Vow | None = None
         self.history: tuple[Generation, ...] = ()
@@ -93,6 +94,7 @@ class Disk:
         self.checkpoints = []
         self.history = ()
         self._pruned = {}
+        self.wiped = True
 
     def _may_tear(self) -> None:
         """Half a record: its checksum is wrong, so a restart does not find it."""

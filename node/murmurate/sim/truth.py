@@ -100,14 +100,19 @@ class Truth:
         self.snapshots[id(snapshot)] = (snapshot, self.held[name].copy())
 
     def adopted(
-        self, name: str, snapshot: Snapshot, kept: tuple[Dot, ...], retired: tuple[Dot, ...]
+        self,
+        name: str,
+        snapshot: Snapshot,
+        kept: tuple[Dot, ...],
+        retired: tuple[Dot, ...],
+        given_up: tuple[Dot, ...],
     ) -> None:
         before = self.held[name].ids
         after = self.snapshots[id(snapshot)][1].copy()
         self.retired.update(self.dots[dot] for dot in retired)
         for dot in kept:
             self._include(after, dot)
-        lost = before - after.ids - self.retired
+        lost = before - after.ids - self.retired - {self.dots[dot] for dot in given_up}
         if lost:
             raise PromiseBroken("P3", f"{name} lost {self._list(lost)} when it took a snapshot")
         self.held[name] = after

@@ -95,7 +95,9 @@ class World(Swarm):
     def _crash_or_lose(self, node: Node) -> None:
         if node.peer is None:
             return
-        if self.setting.faults.disk_loss and len(self.live()) > 2 and self.rng.random() < 0.3:
+        lost = self.counts["disk lost"]
+        may_lose = self.setting.faults.disk_loss and lost < max(1, self.setting.nodes // 3)
+        if may_lose and len(self.live()) > 2 and self.rng.random() < 0.3:
             self.counts["disk lost"] += 1
             self._stop(node, "disk lost")
             node.stopped = True
