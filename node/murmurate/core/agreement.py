@@ -3,7 +3,7 @@
 Why: a clock that remembers every peer that ever was grows with history. An epoch that is over (its
 origin left, restarted, or was dead for long) may be folded into a baseline once every member holds
 exactly the same of it. If members did not agree on what was folded, distances would be wrong, so
-this is a vote: single-decree Paxos for each generation number, with flexible quorums.
+this is a vote: single-decree Paxos for each generation number.
 
 - Both phases need a majority of the roster of the generation before; a value that may have been
   decided must be proposed again. That is plain Paxos, and all that exactness needs.

@@ -281,7 +281,8 @@ class Clock:
         """This clock seen from the next generation, whose folds are given.
 
         The folded epochs leave the clock; where it did not hold exactly what was folded, the
-        difference stays in `apart`, so every distance is what it was.
+        difference stays in `apart`, so its distance to every clock that holds the folds is what it
+        was. (A replica's own clock holds them, or is not lifted.)
         """
         if generation != self.generation + 1:
             raise LocalProtocolError(f"cannot lift {self.generation} to {generation}")

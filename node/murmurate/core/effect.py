@@ -97,7 +97,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Everyone has these updates of mine: the log need not keep them any longer."""
+    """The log need not keep these updates of mine: everyone has them for good, or they are void."""
 
     dots: tuple[Any, ...]
 

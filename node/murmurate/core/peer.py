@@ -71,8 +71,9 @@ from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 GIVE_UP_INTERVALS = 6
 """Digest intervals before an update that cannot be taken out of a sum is given up."""
-KNOWN_MAX = 64
-"""Beyond so many members only the neighbours' clocks are remembered."""
+KNOWN_MAX = 256
+"""Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
+would take too much. Then nobody knows what all have, and nothing is let go of (docs/promises.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class PeerConfig:
     digest_interval_s: float = 0.5
     digest_fanout: int = 2
     snapshot_wait_s: float = 2.0
-    """After this a snapshot is asked for again, from another peer."""
+    """After this a snapshot is asked for again."""
     forget_after_s: float = 600.0
     """Dead for this long: the others may vote the member out."""
     agree_interval_s: float = 2.0
@@ -662,10 +663,11 @@ class Peer:
     def _may_give_up(self, dots: tuple[Dot, ...], theirs: Clock, now: float) -> bool:
         """Whether updates that only my weights have must go, so that all can agree again.
 
-        It takes three misfortunes at once: the origin is gone for good, so is whoever had the
-        update by itself, and it is left in two different sums that overlap, which nobody can take
-        apart. Then, after everyone had time to pass on what can be passed on, the set of lower rank
-        gives way: all peers rank sets alike, so they end with the same one. Losses are counted.
+        It takes three misfortunes at once: the origin is gone for long, or restarted without it;
+        so is whoever had the update by itself; and it is left in two different sums that overlap,
+        which nobody can take apart. Then, after everyone had time to pass on what can be passed on,
+        the set of lower rank gives way: all peers rank sets alike, so they end with the same one.
+        Losses are counted.
         """
         if now - self._refused_since < GIVE_UP_INTERVALS * self.config.digest_interval_s:
             return False

@@ -5,7 +5,8 @@
 
 One seed decides everything: time, network, disks, crashes, who joins and leaves. First a phase with
 faults, then one without, in which all live peers must come to the same set and the same weights.
-After every event the promises are checked against plain Python sets kept beside the compact clocks.
+Whenever anything changes the promises are checked against plain Python sets kept beside the compact
+clocks.
 Nothing of `murmurate.core` is copied or replaced here.
 """
 

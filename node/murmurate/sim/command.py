@@ -84,7 +84,7 @@ def _full(jobs: int | None) -> int:
     plain = argparse.Namespace(mutant=None, jobs=jobs, topology=None, nodes=None)
     code = _many("10,000 seeds", FULL_SEEDS, Options(), plain)
     large = argparse.Namespace(**{**vars(plain), "nodes": LARGE_NODES})
-    options = Options(nodes=LARGE_NODES, updates_per_node=8)
+    options = Options(nodes=LARGE_NODES)
     code = code or _many("100 seeds, 20 to 50 peers", LARGE_SEEDS, options, large)
     code = code or _kill_all(jobs)
     return code or _scenarios(jobs)

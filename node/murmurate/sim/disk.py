@@ -89,7 +89,7 @@ class Disk:
         return self.checkpoints[-1] if self.checkpoints else None
 
     def wipe_state(self) -> None:
-        """Start as a newcomer under the same name: only the epoch counter is kept."""
+        """Start as a newcomer under the same name: only the epoch counter and the vow are kept."""
         self.log = {}
         self.checkpoints = []
         self.history = ()

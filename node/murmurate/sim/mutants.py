@@ -206,7 +206,7 @@ def _() -> list[Change]:
     return [(Peer, "prepare", lambda self, delta, context: original(self, delta, self.context()))]
 
 
-@mutant("receiver-context", "staleness against what the receiver had at its last digest")
+@mutant("receiver-context", "staleness of all updates in a sum against the clock before the sum")
 def _() -> list[Change]:
     def count(self: Replica, stamps: tuple[Stamp, ...]) -> tuple[int, ...]:
         before = self.clock.copy()

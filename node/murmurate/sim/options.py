@@ -92,14 +92,13 @@ SIM_TIMING = Timing(probe_interval_s=1.0, probe_timeout_s=0.4)
 def draw(rng: random.Random, options: Options) -> Setting:
     """The setting of one seed. Each fault is on in about every other run (swarm testing)."""
     low, high = options.nodes
-    # Small swarms find most mistakes; large ones are dear: half of the runs have at most 5 above
-    # the least.
+    # Small swarms find most mistakes; large ones are dear: most runs have at most 5 above the least.
     nodes = rng.randint(low, high) if rng.random() < 0.15 else rng.randint(low, min(high, low + 5))
     topology = options.topology or rng.choice(TOPOLOGIES)
     # One run in ten is long: cuts in which both sides take the other for dead, many generations.
     long = rng.random() < 0.1
     faults_s = _given(options.faults_s, rng.uniform(15.0, 30.0) if long else rng.uniform(4.0, 8.0))
-    updates = options.updates_per_node or 28
+    updates = options.updates_per_node or (28 if low < 20 else 8)
 
     def sometimes(value: float, chance: float = 0.5) -> float:
         return value if rng.random() < chance else 0.0
