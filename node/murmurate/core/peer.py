@@ -73,7 +73,7 @@ GIVE_UP_INTERVALS = 6
 """Digest intervals before an update that cannot be taken out of a sum is given up."""
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
-would take too much. Then nobody knows what all have, and nothing is let go of (docs/promises.md)."""
+would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

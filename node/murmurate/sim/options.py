@@ -92,7 +92,7 @@ SIM_TIMING = Timing(probe_interval_s=1.0, probe_timeout_s=0.4)
 def draw(rng: random.Random, options: Options) -> Setting:
     """The setting of one seed. Each fault is on in about every other run (swarm testing)."""
     low, high = options.nodes
-    # Small swarms find most mistakes; large ones are dear: most runs have at most 5 above the least.
+    # Small swarms find most mistakes, large ones are dear: most have at most 5 above the least.
     nodes = rng.randint(low, high) if rng.random() < 0.15 else rng.randint(low, min(high, low + 5))
     topology = options.topology or rng.choice(TOPOLOGIES)
     # One run in ten is long: cuts in which both sides take the other for dead, many generations.
