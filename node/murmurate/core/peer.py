@@ -397,13 +397,13 @@ class Peer:
         weights, clock = self.replica.snapshot()
         return Snapshot(weights, clock, self.baseline.history, self.membership.rumours())
 
-    def checkpointed(self, clock: Clock) -> None:
-        """From now on a restart finds at least these updates.
+    def checkpointed(self, clock: Clock, *, kept: int = 1) -> None:
+        """A checkpoint with this clock is durable, and `kept` are kept now, this one included.
 
-        Call it with the clock of the oldest checkpoint that is kept. Never called: this peer keeps
-        none, and comes back from a crash as a newcomer.
+        What the oldest of them has is what a crash cannot take. Never called: this peer keeps none,
+        and comes back from a crash as a newcomer.
         """
-        self.standing.durable = clock
+        self.standing.checkpointed(clock, kept)
 
     # -- inside: generations ---------------------------------------------------------------------
 
@@ -439,6 +439,7 @@ class Peer:
         self.baseline.extend(new)
         self.replica.clock = clock
         self.knowledge.move(self.baseline, clock)
+        self.standing.move()
         gone = self.log.change(self._as_of_now)
         self.store.change(self._as_of_now)
         self.outbox.change(self._as_of_now)

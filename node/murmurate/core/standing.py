@@ -31,8 +31,8 @@ class Standing:
     ) -> None:
         self.name = membership.name
         self.epoch = epoch
-        self.durable: Clock | None = None
-        """What the oldest checkpoint has; None: no checkpoints are kept."""
+        self._checkpoints: list[Clock | None] = []
+        """What each kept checkpoint has, oldest first; None: too old to be told."""
         self.gave_up = False
         """Whether I ever gave updates up that an older checkpoint may still have."""
         self._membership = membership
@@ -141,10 +141,21 @@ class Standing:
     def safe_clock(self) -> Clock:
         """What a crash cannot take."""
         clock = self._replica.clock
-        if self.durable is None:
+        if not self._checkpoints:
             return clock
-        lifted = self._baseline.lift(self.durable)
-        if lifted is None or lifted.apart:
+        oldest = self._checkpoints[0]
+        if oldest is None:
             return Clock(generation=clock.generation, base=clock.base)
-        self.durable = lifted
-        return lifted.intersection(clock) if self.gave_up else lifted
+        return oldest.intersection(clock) if self.gave_up else oldest
+
+    def checkpointed(self, clock: Clock, kept: int) -> None:
+        """One more checkpoint is durable; `kept` of them are kept now."""
+        self._checkpoints = [*self._checkpoints, self._lifted(clock)][-kept:]
+
+    def move(self) -> None:
+        """See the checkpoints from the newest generation."""
+        self._checkpoints = [self._lifted(clock) for clock in self._checkpoints]
+
+    def _lifted(self, clock: Clock | None) -> Clock | None:
+        lifted = None if clock is None else self._baseline.lift(clock)
+        return None if lifted is None or lifted.apart else lifted

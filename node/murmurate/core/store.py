@@ -2,8 +2,8 @@
 
 A node's own updates are its log: kept until every member has them for good, those included who are
 away and may come back. Updates of others are kept up to a number of bytes, so that one whose origin
-dies right after reaching a single peer is still passed on to the rest. Past the bound the oldest go:
-they are then only in the weights, and are passed on by snapshot.
+dies right after reaching a single peer is still passed on to the rest. Past the bound the oldest
+go: they are then only in the weights, and are passed on by snapshot.
 """
 
 from __future__ import annotations

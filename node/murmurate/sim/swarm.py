@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from murmurate.core.clock import Clock, Dot
+from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -62,6 +62,8 @@ class Swarm:
         self.w0 = torch.tensor([self.rng.randrange(1000) for _ in range(ELEMENTS)]).to(dtype)
         self.truth = Truth(self.w0)
         self.decided: dict[int, Generation] = {}
+        self.newest = 0
+        self.closed: set[Key] = set()
         width = 2 if self.setting.nodes <= 99 else 4
         names = [f"n{i:0{width}}" for i in range(self.setting.nodes)]
         self.founding = (Generation(0, tuple(names)),)
@@ -143,10 +145,10 @@ class Swarm:
         node.pending = None
         node.busy = set()
         node.leaving_until = 0.0
-        if checkpoint is not None:
-            node.peer.checkpointed(node.disk.checkpoints[0].clock)
-        elif founder:
-            node.peer.checkpointed(Clock())
+        for kept, saved in enumerate(node.disk.checkpoints, 1):
+            node.peer.checkpointed(saved.clock, kept=kept)
+        if founder and checkpoint is None:
+            node.peer.checkpointed(Clock())  # so far a crash leaves nothing but the common start
         self.truth.restored(
             node.name, checkpoint, [push.stamps[0].dot for push in log], node.peer.clock
         )
@@ -172,11 +174,9 @@ class Swarm:
 
     def _check_void(self, peer: Peer, disk: Disk) -> None:
         """What is not taken from the log must be closed, or older than anyone can understand."""
-        newest = max(self.decided, default=0)
-        closed = {key for generation in self.decided.values() for key, _ in generation.folds}
         for dot in peer.void_log:
-            age = newest - disk.log[dot].stamps[0].context.generation
-            if (dot.origin, dot.epoch) not in closed and age < peer.config.history_max:
+            age = self.newest - disk.log[dot].stamps[0].context.generation
+            if (dot.origin, dot.epoch) not in self.closed and age < peer.config.history_max:
                 raise PromiseBroken("P3", f"{peer.name} does not take {dot} from its log")
 
     def live(self) -> list[Node]:
@@ -306,7 +306,7 @@ class Swarm:
         except PowerCut:
             self._crash(node)
             return False
-        node.peer.checkpointed(node.disk.checkpoints[0].clock)
+        node.peer.checkpointed(snapshot.clock, kept=len(node.disk.checkpoints))
         return True
 
     # -- messages --------------------------------------------------------------------------------
@@ -430,6 +430,8 @@ class Swarm:
                 self.counts["moves to a new baseline"] += 1
                 self.truth.left[node.name] = set()
                 self.decided[effect.generation.number] = effect.generation
+                self.newest = max(self.newest, effect.generation.number)
+                self.closed.update(key for key, _ in effect.generation.folds)
             elif isinstance(effect, Rejoin):
                 self._rejoin(node, effect.reason)
                 return
