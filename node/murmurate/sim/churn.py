@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from murmurate.core.message import Snapshot
 from murmurate.errors import PromiseBroken
 from murmurate.sim.options import Options
 from murmurate.sim.world import World
@@ -63,7 +64,7 @@ class ChurnWorld(World):
         if not self.changes_left:
             return
         live = self.live()
-        self._forget_contexts()
+        self._forget_old()
         staying = [node for node in live if not node.leaving_until and node.peer is not None]
         if len(live) < LIVE_MAX and (len(staying) < 16 or self.rng.random() < 0.5):
             self._join()
@@ -72,13 +73,34 @@ class ChurnWorld(World):
         else:
             return
         self.changes_left -= 1
-        self.result.changes = self.counts["join"] + self.counts["rejoin"] + self.counts["leave"]
+        self.result.changes = self.counts["join"] + self.counts["leave"]
 
-    def _forget_contexts(self) -> None:
+    def _join(self) -> None:
+        """Always somebody new: who comes back from an old disk is for the other runs."""
+        self.counts["join"] += 1
+        node = self._machine(f"n{self._next_name:02}")
+        self._next_name += 1
+        self._start(node, self._some_live(""))
+
+    def _forget_old(self) -> None:
         """What every live peer has in its baseline is not applied any more: nobody crashes here."""
-        behind = min(n.peer.baseline.number for n in self.live() if n.peer and n.peer.synced)
-        for number in [number for number in self.decided if number <= behind]:
-            self.truth.folded(self.decided.pop(number))
+        live = [node for node in self.live() if node.peer and node.peer.synced]
+        behind = min(node.peer.baseline.number for node in live if node.peer)
+        passed = [number for number in self.decided if number <= behind]
+        if not passed:
+            return
+        on_disk = {id(saved) for node in live for saved in node.disk.checkpoints}
+        on_the_way = {
+            id(value)
+            for _, _, _, args in self._heap
+            for value in args
+            if isinstance(value, Snapshot)
+        }
+        for number in passed:
+            gone = self.truth.forget(self.decided.pop(number), on_disk | on_the_way)
+            for node in live:
+                if node.batch is not None:
+                    node.batch = (node.batch[0], node.batch[1] - gone)
 
     def _measure(self) -> None:
         result = self.result

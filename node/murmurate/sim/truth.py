@@ -46,6 +46,7 @@ class Truth:
         self.retired: set[int] = set()
         self.left: dict[str, set[tuple[str, int]]] = {}
         self.size = 1.0
+        self.forgotten = 0
         self.staleness_checks = 0
         self.applied = 0
         self.staleness_sum = 0
@@ -140,12 +141,23 @@ class Truth:
         elif about in left:
             raise PromiseBroken("membership", f"{name} says {about} is {state}, but it has left")
 
-    def folded(self, generation: Generation) -> None:
-        """No update of a folded epoch is applied any more: its context is not needed."""
-        for (origin, epoch), runs in generation.folds:
-            for i in range(0, len(runs), 2):
-                for seq in range(runs[i], runs[i + 1] + 1):
-                    self.contexts.pop(self.dots[Dot(origin, epoch, seq)], None)
+    def forget(self, generation: Generation, snapshots: set[int]) -> set[int]:
+        """Leave out what everyone has in its baseline, or a long run's sets would grow for ever.
+
+        Only where nobody can come back from before it. `snapshots`: ids of those still needed.
+        """
+        gone = {
+            self.dots[Dot(origin, epoch, seq)]
+            for (origin, epoch), runs in generation.folds
+            for i in range(0, len(runs), 2)
+            for seq in range(runs[i], runs[i + 1] + 1)
+        }
+        self.snapshots = {key: self.snapshots[key] for key in snapshots if key in self.snapshots}
+        for held in (*self.held.values(), *(held for _, held in self.snapshots.values())):
+            held.ids -= gone
+        self.contexts = {one: ids - gone for one, ids in self.contexts.items() if one not in gone}
+        self.forgotten += len(gone)
+        return gone
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -154,9 +166,10 @@ class Truth:
         if not peer.synced:
             return
         held = self.held[peer.name]
-        if len(peer.clock) != len(held.ids):
+        count = len(held.ids) + self.forgotten
+        if len(peer.clock) != count:
             raise PromiseBroken(
-                "P4", f"{peer.name}: its clock has {len(peer.clock)} updates, it {len(held.ids)}"
+                "P4", f"{peer.name}: its clock has {len(peer.clock)} updates, it {count}"
             )
         weights = peer.replica.weights.tolist()
         if weights != held.sums and not self._close(weights, held.sums):
@@ -173,8 +186,9 @@ class Truth:
         shown = {self.dots[dot] for dot in peer.clock if dot in self.dots}
         if not shown <= held:
             raise PromiseBroken("P4", f"{peer.name}: its clock claims {self._list(shown - held)}")
-        if peer.clock.base + len(shown) != len(held):
-            raise PromiseBroken("P4", f"{peer.name}: its baseline is not {len(held) - len(shown)}")
+        base = len(held) + self.forgotten - len(shown)
+        if peer.clock.base != base:
+            raise PromiseBroken("P4", f"{peer.name}: its baseline is not {base}")
 
     def _close(self, weights: list[float], sums: list[float]) -> bool:
         return self.floating and all(
