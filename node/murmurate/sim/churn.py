@@ -19,6 +19,8 @@ RECORDS_MAX = 2 * ENTRIES_MAX
 """Member records: the live, and those whose epoch is not folded yet."""
 CHANGE_S = 0.4
 """Virtual seconds between two joins or leaves."""
+UPDATE_S = 4.0
+"""Virtual seconds between two updates of one peer: who stays for a minute makes some fifteen."""
 
 
 @dataclass(slots=True)
@@ -47,7 +49,8 @@ class ChurnWorld(World):
             topology="full",
             faults=False,
             faults_s=changes * CHANGE_S + 5.0,
-            updates_per_node=int((changes * CHANGE_S + 5.0) / 1.5),
+            updates_per_node=int((changes * CHANGE_S + 5.0) / UPDATE_S),
+            digest_interval_s=1.0,
             compact=True,
             exact=True,
             drain=False,
