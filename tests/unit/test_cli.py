@@ -36,6 +36,7 @@ def test_a_wrong_flag_is_named(
     [
         (["sim", "--seed", "1", "--mutant", "frog"], "--mutant 'frog': one of no-dedupe"),
         (["sim", "--seed", "1", "--topology", "moebius"], "--topology 'moebius': one of full"),
+        (["sim", "--scenario", "churn", "--nodes", "4"], "--nodes: --scenario churn takes only"),
     ],
 )
 def test_a_wrong_name_gets_the_list(

@@ -44,7 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.full:
         return _full(arguments.jobs)
     if arguments.scenario != "faults":
-        console.print(scenario(arguments.scenario, arguments.seed or 0))
+        for flag in ("seeds", "nodes", "topology", "mutant", "trace_hash", "jobs"):
+            if getattr(arguments, flag):
+                name = flag.replace("_", "-")
+                raise ConfigError(f"--{name}: --scenario {arguments.scenario} takes only --seed")
+        with console.status(f"{arguments.scenario}: this takes a few minutes"):
+            table = scenario(arguments.scenario, arguments.seed or 0)
+        console.print(table)
         return 0
     if arguments.seed is not None:
         return _one(arguments, options)
