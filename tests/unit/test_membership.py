@@ -777,12 +777,11 @@ def trace(rng_seed: int) -> str:
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
     assert trace(1) != trace(2)
     here = trace(1)
-    for hash_seed in ("0", "1"):
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
-            [sys.executable, __file__], capture_output=True, text=True, check=True, env=env
-        )
-        assert done.stdout.strip() == here
+    env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, check=True, env=env
+    )
+    assert done.stdout.strip() == here
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import timeit
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
@@ -279,17 +278,6 @@ def test_one_member_less_changes_few_edges() -> None:
     before = edges(graph("tree", members))
     changed = [
         len(before ^ edges(graph("tree", members[:i] + members[i + 1 :])))
-        for i in range(0, 1000, 40)
+        for i in range(0, 1000, 125)
     ]
     assert sum(changed) / len(changed) <= 6
-
-
-# -- cost ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", TOPOLOGIES)
-def test_a_thousand_members_take_less_than_a_millisecond(kind: str) -> None:
-    """Best of 20: the figure is for the code, not for what else the machine does. Cache warm."""
-    members = names(1000)
-    me = min(members, key=topology._priority)  # the root walks over everybody: the worst case
-    assert min(timeit.repeat(lambda: neighbours(kind, me, members), number=1, repeat=20)) < 1e-3
