@@ -68,7 +68,7 @@ def _add_sim(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     which.add_argument(
         "--full",
         action="store_true",
-        help="everything: 10,000 seeds, 100 of up to 50 peers, all mutants, all scenarios",
+        help="everything: 10,000 seeds, all mutants, all scenarios",
     )
     which.add_argument("--list-mutants", action="store_true", help="the mistakes it must find")
     sim.add_argument("--nodes", metavar="N[:M]", type=_nodes, help="peers at the start (3:16)")

@@ -587,20 +587,19 @@ class Peer:
         return [Send(sender, Lack(tuple(spans[:RANGES_MAX])))] if spans else []
 
     def _on_lack(self, sender: str, message: Lack, now: float) -> list[Effect]:
-        """Ask the origin, unless it was the origin who said so: then take a snapshot."""
-        near = {**dict.fromkeys(self.membership.live()), **self.knowledge.names()}
+        """Ask the origin, unless it is gone, or said so itself: then take a snapshot."""
+        live = self.membership.live()
         elsewhere = Clock()
         snapshot = False
         for span in message.ranges:
             if not self._is_new(Dot(span.origin, span.epoch, span.first)):
                 continue
-            if span.origin != sender and span.origin in near and span.origin != self.name:
+            if span.origin != sender and span.origin in live and span.origin != self.name:
                 elsewhere.add_range(span)
             else:
                 snapshot = True
-        if snapshot:
-            return self._ask_snapshot([sender], now)
-        return self._ask_origins(elsewhere, near)
+        effects = self._ask_origins(elsewhere, live)
+        return effects + self._ask_snapshot([sender], now) if snapshot else effects
 
     def _ask_snapshot(self, others: list[str], now: float) -> list[Effect]:
         if now < self._snapshot_asked + self.config.snapshot_wait_s:

@@ -21,8 +21,6 @@ from murmurate.sim.world import Result, simulate
 
 DEFAULT_SEEDS = (0, 500)
 FULL_SEEDS = (0, 10_000)
-LARGE_SEEDS = (10_000, 10_100)
-LARGE_NODES = (20, 50)
 KILL_SEEDS = 500
 
 console = Console(highlight=False, soft_wrap=True)
@@ -89,9 +87,6 @@ def _full(jobs: int | None) -> int:
     """All that `make sim` promises; stops at the first thing that fails."""
     plain = argparse.Namespace(mutant=None, jobs=jobs, topology=None, nodes=None)
     code = _many("10,000 seeds", FULL_SEEDS, Options(), plain)
-    large = argparse.Namespace(**{**vars(plain), "nodes": LARGE_NODES})
-    options = Options(nodes=LARGE_NODES)
-    code = code or _many("100 seeds, 20 to 50 peers", LARGE_SEEDS, options, large)
     code = code or _kill_all(jobs)
     return code or _scenarios(jobs)
 

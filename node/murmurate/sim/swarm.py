@@ -169,7 +169,9 @@ class Swarm:
             safe = self.truth.snapshots[id(other.disk.checkpoints[0])][1].ids
             for dot in dots:
                 one = self.truth.dots[dot]
-                if one not in safe and dot not in other.disk.log and dot not in node.peer.void_log:
+                if one in self.truth.retired or dot in node.peer.void_log:
+                    continue
+                if one not in safe and dot not in other.disk.log:
                     raise PromiseBroken("P3", f"{node.name} lets go of {dot}, {name} may lose it")
 
     def _check_void(self, peer: Peer, disk: Disk) -> None:
