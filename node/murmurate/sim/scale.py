@@ -123,8 +123,8 @@ def report(seed: int = 0, large: int = LARGE) -> Table:
     if ratio > RATIO_MAX:
         raise PromiseBroken("scale", f"{ratio:.1f} times the traffic of {SMALL} peers")
     table.caption = (
-        "sent, most: payloads per peer in 0.5 s, mean and largest; settled: virtual seconds until all"
-        f" have all.\nTree: {ratio:.2f} times the traffic per peer of {SMALL} peers."
+        "sent, most: payloads per peer in 0.5 s, mean and largest; settled: virtual seconds"
+        f" until all have all.\nTree: {ratio:.2f} times the traffic per peer of {SMALL} peers."
         f" Full mesh: {large - 1} payloads for each update at {large} peers."
     )
     return table
