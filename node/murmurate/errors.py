@@ -2,6 +2,7 @@
 
     MurmurateError
     ├── ConfigError            what the user wrote cannot be run
+    │   └── PeerExists         the name is taken by a live peer
     ├── SchemaMismatch         another model, run or version
     ├── TransportError
     │   ├── PeerUnavailable    nobody answers there
@@ -24,6 +25,10 @@ class MurmurateError(Exception):
 
 class ConfigError(MurmurateError):
     """What the user wrote cannot be run; the message names the key and what is accepted."""
+
+
+class PeerExists(ConfigError):
+    """Another live peer of the run has that name."""
 
 
 class SchemaMismatch(MurmurateError):

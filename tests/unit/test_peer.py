@@ -224,6 +224,7 @@ class Swarm:
         for to in self[name].ready(self.now):
             while (message := self[name].take(to, self.now)) is not None:
                 self.wire.append((name, to, message))
+                self[name].landed(to, message)  # this wire never says what it lost
 
     def flush(self) -> None:
         """Deliver what is on its way, and what follows from it."""
@@ -1062,6 +1063,7 @@ def test_what_waited_and_is_still_open_is_sent_in_terms_of_today() -> None:
         late = a.take("c", NOW)
         assert late is not None
         assert c.fold("a", late, NOW) == [Applied((A1,), (1,))]
+        a.landed("c", late)
         a.receive("c", Want((Range("a", 1, 1, 1),)), NOW)
         c = peer(
             "c", history=a.baseline.history, replica=Replica(value(A1) * 0, Clock(generation=11))
@@ -1125,3 +1127,53 @@ def test_who_voted_after_its_checkpoint_comes_back_to_the_generation_it_voted_in
     assert sent(a.receive("c", Prepare(2, (9, "c"), ()), NOW)) == []
     assert sent(a.receive("c", SnapshotRequest(), NOW)) == []
     assert sent(a.tick(NOW), SnapshotRequest)
+
+
+# -- on its way ----------------------------------------------------------------------------------
+
+
+def test_what_is_on_its_way_is_not_sent_again() -> None:
+    a = peer("a", "abc")
+    publish(a)
+    taken = a.take("b", NOW)
+    assert taken is not None
+    want = Want((Range("a", 1, 1, 1),))
+    a.receive("b", want, NOW)
+    assert a.take("b", NOW) is None
+    a.landed("b", taken)
+    a.receive("b", want, NOW)
+    assert a.take("b", NOW) is not None
+
+
+def test_what_a_broken_link_carried_is_sent_again() -> None:
+    a = peer("a", "abc")
+    publish(a)
+    taken = a.take("b", NOW)
+    assert taken is not None
+    a.lost("b", taken)
+    again = a.take("b", NOW)
+    assert again is not None
+    assert again.dots == taken.dots
+
+
+def test_what_is_here_and_not_folded_yet_is_not_asked_for() -> None:
+    """The training thread may take its time until the next step."""
+    b = peer("b", "abc")
+    digest = Digest(1, Clock((A1,)), Clock((A1,)))
+    (delivered,) = [e for e in b.receive("a", push(A1), NOW) if isinstance(e, Deliver)]
+    b.receive("a", digest, NOW)
+    for later in range(1, 4):
+        effects = b.tick(NOW + later)
+        assert not [e for e in effects if isinstance(e, Send) and isinstance(e.message, Want)]
+    assert b.fold("a", delivered.message, NOW + 4) == [Applied((A1,), (0,))]
+
+
+def test_the_log_sets_the_pace_and_not_the_training() -> None:
+    """One update always has room; the next waits until all have answered, and takes its sum."""
+    a = peer("a", "ab", config=PeerConfig(outbox_bytes_max=1))
+    assert a.room(16)
+    publish(a)
+    assert not a.room(16)
+    a.receive("b", Digest(1, Clock((A1,)), Clock((A1,))), NOW)
+    a.tick(NOW + 1)
+    assert a.room(16)

@@ -71,6 +71,10 @@ class Knowledge:
         self._heard_before = self._heard.copy()
         return missing
 
+    def nothing_new(self, mine: Clock) -> bool:
+        """Whether I have all that anybody was heard to have."""
+        return not self._heard.missing(mine)
+
     def holders(self, dot: Dot, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self._clocks and dot in self._clocks[name]]
 

@@ -44,6 +44,7 @@ from murmurate.core.knowledge import Knowledge
 from murmurate.core.membership import Membership
 from murmurate.core.message import (
     RANGES_MAX,
+    SUSPECT,
     Accept,
     Accepted,
     Ack,
@@ -67,6 +68,7 @@ from murmurate.core.replica import Fresh, Replica
 from murmurate.core.standing import Standing
 from murmurate.core.store import Store
 from murmurate.core.timing import Timing
+from murmurate.core.transit import Transit
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 GIVE_UP_INTERVALS = 6
@@ -74,6 +76,9 @@ GIVE_UP_INTERVALS = 6
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
 would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
+LOG_UPDATES_MAX = 16384
+"""Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
+two members cannot vote one of them out, and the log of the other would grow for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,8 @@ class PeerConfig:
 
     topology: str = "full"
     outbox_bytes_max: int = 64 * 2**20
-    """Per path; what waits beyond it is summed up."""
+    """Per path; what waits beyond it is summed up. Also how much of my own may be without an answer
+    from all (one update always may): see `Peer.room`."""
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
     pace_s: float = 0.0
@@ -150,6 +156,7 @@ class Peer:
         self.outbox = Outbox(
             bytes_max=config.outbox_bytes_max, coalesce=topology.acyclic(config.topology)
         )
+        self.transit = Transit()
         self.knowledge = Knowledge(replica.clock)
         self.standing = Standing(
             self.membership,
@@ -215,6 +222,16 @@ class Peer:
         """Take this when a batch is started."""
         return self.replica.context()
 
+    def room(self, nbytes: int) -> bool:
+        """Whether an update of that size should be made now, or be added to the next one.
+
+        So memory is bounded by what the links take, and the training never waits for them.
+        """
+        limit = max(self.config.outbox_bytes_max, nbytes)
+        if self._away:
+            limit *= 2  # what is kept for them is summed up, once all the others have it
+        return self.log.nbytes + nbytes <= limit
+
     def prepare(self, delta: torch.Tensor, context: Clock) -> Push:
         """An update with its id, to be logged before it is `commit`ted. Changes nothing."""
         if not self.synced:
@@ -269,8 +286,24 @@ class Peer:
         while (push := self.outbox.take(to)) is not None:
             if not self.knowledge.has(to, push.dots):
                 self._taken_at[to] = now
+                self.transit.take_off(to, push.dots)
                 return push
         return None
+
+    def landed(self, to: str, push: Push) -> None:
+        """A push that was taken is there, or its link cannot tell: ask again and get it again."""
+        self.transit.land(to, push.dots)
+
+    def lost(self, to: str, push: Push) -> None:
+        """The link broke with it: it is sent again, unless the peer is gone or has it."""
+        self.transit.land(to, push.dots)
+        again = self._as_of_now(push)
+        if again is not None and to in self._neighbour_names():
+            self.outbox.put(to, again)
+
+    def heard(self, sender: str, now: float) -> list[Effect]:
+        """A sign of life that is not a message yet: a piece of a long one."""
+        return self._verdicts(self.membership.heard(sender, now))
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -280,6 +313,7 @@ class Peer:
             return self._verdicts(self.membership.receive(sender, message, now))
         if isinstance(message, Push):
             self.gate.check_push(message, self.seq, self.replica.weights)
+            self.transit.arrive(message.dots)
             effects: list[Effect] = [Deliver(sender, message)]
         elif isinstance(message, Digest):
             effects = self._on_digest(sender, message, now)
@@ -318,6 +352,7 @@ class Peer:
         if isinstance(message, Decided):
             return self._on_decided(message, now)
         count = len(message.stamps)
+        self.transit.fold(message.dots)
         if not self.synced:
             return [Drop(sender, "unsynced", count=count)]
         if message.stamps[0].context.generation > self.baseline.number:
@@ -338,7 +373,9 @@ class Peer:
         outcome = self.replica.fold(push.stamps, push.payload)
         if not isinstance(outcome, Fresh):
             raise LocalProtocolError(f"judged new, but {outcome}")
-        self.store.add(push)
+        live = self.membership.live()
+        if any(name not in (self.name, sender) for name in (*live, *self.baseline.roster)):
+            self.store.add(push)  # a third may lack it
         last = push.stamps[-1]
         this_life = (sender, self.membership.epoch(sender))
         if (last.dot.origin, last.dot.epoch) == this_life and not last.context.apart:
@@ -391,6 +428,29 @@ class Peer:
             and all(clock is not None and clock.covers(mine) for clock in clocks)
             and any(clock is not None and clock.covers(self.clock) for clock in clocks)
         )
+
+    def caught_up(self) -> bool:
+        """I have all I heard of, and everyone alive is known to have what I made."""
+        mine = Clock(generation=self.clock.generation, base=self.clock.base)
+        runs = self.clock.runs((self.name, self.epoch))
+        for first, last in zip(runs[::2], runs[1::2], strict=True):
+            mine.add_range(Range(self.name, self.epoch, first, last))
+        return (
+            self._whole()
+            and self.knowledge.nothing_new(self.clock)
+            and all(
+                clock is not None and clock.generation == mine.generation and clock.covers(mine)
+                for clock in self._clocks_of_others()
+            )
+        )
+
+    def even(self) -> bool:
+        """Everyone alive was heard to have just what I have."""
+        return self._whole() and all(clock == self.clock for clock in self._clocks_of_others())
+
+    def _clocks_of_others(self) -> list[Clock | None]:
+        others = (name for name in self.membership.live() if name != self.name)
+        return [self.knowledge.of(name) for name in others]
 
     def snapshot(self) -> Snapshot:
         """Weights, clock and what is needed to understand it, of one instant."""
@@ -484,7 +544,7 @@ class Peer:
         self._turn += 1
         # Who has left may linger and be asked: it is heard of, though not a member any more.
         effects = self._repair(list({**dict.fromkeys(others), **self.knowledge.names()}), now)
-        effects += self._prune(others)
+        effects += self._prune(others, now)
         near = shuffled(list(self._neighbour_names()), self.rng)[:1]
         far = [name for name in shuffled(others, self.rng) if name not in near]
         digest = self._digest(ask=True)
@@ -493,13 +553,15 @@ class Peer:
         effects += [Send(to, digest) for to in (near + far)[:fanout]]
         return effects
 
-    def _prune(self, others: list[str]) -> list[Effect]:
+    def _prune(self, others: list[str], now: float) -> list[Effect]:
         """Let go of what everyone has for good, those included who are away and may come back.
 
         Were they not counted, two halves of a cut would have only sums of each other's updates when
         they meet again, and nobody could take those apart.
         """
         away = [n for n in self.baseline.roster if n not in others and n != self.name]
+        if self.log.updates > LOG_UPDATES_MAX:
+            away = [name for name in away if not self.standing.evictable(name, now)]
         self._away = {name: self._away.get(name, self.seq) for name in away}
         stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if stable is None:
@@ -545,7 +607,7 @@ class Peer:
         """Ask one peer for all it has of what others had an interval ago and I still lack."""
         missing = [
             span
-            for span in self.knowledge.overdue(self.clock)
+            for span in self.knowledge.overdue(self.transit.with_arrived(self.clock))
             if not self.agreement.frozen((span.origin, span.epoch), now)
         ]
         if not missing:
@@ -582,7 +644,8 @@ class Peer:
             more, lacking = self.store.cover(dict.fromkeys(lacking))
             pushes += more
         for push in pushes:
-            self.outbox.put(sender, push)
+            if not self.transit.flies(sender, push.dots):
+                self.outbox.put(sender, push)
         spans = Clock(dot for dot in lacking if dot in self.clock).ranges()
         return [Send(sender, Lack(tuple(spans[:RANGES_MAX])))] if spans else []
 
@@ -690,6 +753,8 @@ class Peer:
             if isinstance(effect, Verdict):
                 self.knowledge.forget(effect.name)
                 self.standing.note(effect)
+                if effect.state != SUSPECT:
+                    self.transit.forget(effect.name)
         return effects
 
     def _neighbour_names(self) -> tuple[str, ...]:

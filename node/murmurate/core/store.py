@@ -34,6 +34,11 @@ class Store:
     def __iter__(self) -> Iterator[Push]:
         return iter(list(self._entries.values()))
 
+    @property
+    def updates(self) -> int:
+        """How many updates are kept, by themselves or in sums."""
+        return len(self._by_dot)
+
     def alone(self, dot: Dot) -> bool:
         """Whether it is kept by itself, not in a sum."""
         push = self._by_dot.get(dot)

@@ -24,6 +24,7 @@ class Options:
     faults_s: float | None = None
     updates_per_node: int | None = None
     settle_s_max: float = 20.0
+    """With up to 16 peers at the end; with more, so many times more."""
     compact: bool | None = None
     """Also wait until finished epochs have left the clocks."""
     faults: bool = True

@@ -355,8 +355,10 @@ class Swarm:
                 self._transmit(node.name, to, push, self.time + sending_s)
                 if sending_s:
                     node.busy.add(to)
-                    self.at(self.time + sending_s, self._link_free, node, node.life, to)
-                elif peer.config.pace_s:
+                    self.at(self.time + sending_s, self._link_free, node, node.life, to, push)
+                    continue
+                peer.landed(to, push)  # this network never says what it lost
+                if peer.config.pace_s:
                     break
 
     def _check_logged(self, node: Node, push: Push) -> None:
@@ -365,9 +367,13 @@ class Swarm:
             if dot.origin == node.name and not node.disk.has_logged(dot):
                 raise PromiseBroken("P2", f"{node.name} sends {dot}, which is not in its log")
 
-    def _link_free(self, node: Node, life: int, to: str) -> None:
-        if not self._alive(node, life) or self._postponed(node, self._link_free, node, life, to):
+    def _link_free(self, node: Node, life: int, to: str, push: Push) -> None:
+        if not self._alive(node, life) or self._postponed(
+            node, self._link_free, node, life, to, push
+        ):
             return
+        assert node.peer is not None
+        node.peer.landed(to, push)
         node.busy.discard(to)
         self._pump(node)
 

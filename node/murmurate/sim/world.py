@@ -152,10 +152,11 @@ class World(Swarm):
         self.run_until(self.setting.faults_s)
         must_have = self._calm_down()
         calm_at = self.time
-        if not self.run_until(calm_at + self.options.settle_s_max, self._settled):
+        patience_s = self.options.settle_s_max * max(1.0, len(self.peers()) / 16)
+        if not self.run_until(calm_at + patience_s, self._settled):
             raise PromiseBroken(
                 "P5",
-                f"not the same set {self.options.settle_s_max:.0f} s after"
+                f"not the same set {patience_s:.0f} s after"
                 f" the last fault: {self._differences()}",
             )
         settle_s = self.time - calm_at

@@ -1,0 +1,151 @@
+"""The flat view of a model: which tensor lies where in one buffer, and a hash that says so.
+
+Exchanged are the parameters that are trained (`requires_grad`), each once however often it is tied.
+Buffers, batch-norm statistics among them, stay with their peer: sums of running averages from many
+peers are no running average (with n peers they move n times too fast, and beyond n * momentum = 2
+they diverge). Frozen parameters stay too.
+
+The flat buffer is float32, or float64 as soon as one parameter is. Parameters of fewer bits keep
+their dtype in the model; their full weights live in the flat buffer, so that updates too small for
+the model's dtype still add up. What such a parameter gained is counted from the *rounded* weights:
+counted from the full ones, rounding would look like training and undo what others sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from murmurate.errors import ConfigError
+
+_NARROW = (torch.float16, torch.bfloat16)
+_WIDE = (torch.float32, torch.float64)
+SHOWN_MAX = 3
+"""Differences named in a message; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of the model, as peers compare it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+class Layout:
+    """Where each trained parameter lies. Two peers can exchange updates when `schema` is equal."""
+
+    __slots__ = ("_narrow", "_offsets", "dtype", "schema", "size", "tensors")
+
+    def __init__(self, tensors: Iterable[TensorSpec]) -> None:
+        self.tensors = tuple(tensors)
+        if not self.tensors:
+            raise ConfigError("model: no parameter requires a gradient, so there is nothing to do")
+        self.dtype = (
+            torch.float64 if any(t.dtype == "float64" for t in self.tensors) else torch.float32
+        )
+        offsets = [0]
+        for tensor in self.tensors:
+            offsets.append(offsets[-1] + tensor.size)
+        self._offsets = offsets
+        self.size = offsets[-1]
+        self._narrow = [i for i, t in enumerate(self.tensors) if t.dtype in ("float16", "bfloat16")]
+        text = "\n".join(f"{t.name}\t{t.dtype}\t{t.shape}" for t in self.tensors)
+        self.schema = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @staticmethod
+    def of(model: torch.nn.Module) -> tuple[Layout, list[torch.nn.Parameter]]:
+        """The layout of a model's trained parameters, and these, in the same order."""
+        specs: list[TensorSpec] = []
+        parameters: list[torch.nn.Parameter] = []
+        for name, parameter in model.named_parameters():
+            if torch.nn.parameter.is_lazy(parameter):
+                raise ConfigError(f"model: {name} has no shape yet: pass one batch through first")
+            if parameter.is_meta:
+                raise ConfigError(f"model: {name} is on the meta device, it has no values")
+            if not parameter.requires_grad:
+                continue
+            if parameter.dtype not in (*_NARROW, *_WIDE) or parameter.is_sparse:
+                raise ConfigError(
+                    f"model: {name} is {parameter.dtype}, expected float16, bfloat16, float32 or"
+                    " float64"
+                )
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            specs.append(TensorSpec(name, dtype, tuple(parameter.shape)))
+            parameters.append(parameter)
+        return Layout(specs), parameters
+
+    @property
+    def narrow(self) -> bool:
+        """Whether some parameters have fewer bits than the flat weights."""
+        return bool(self._narrow)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def span(self, index: int) -> slice:
+        return slice(self._offsets[index], self._offsets[index + 1])
+
+    def gather(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A new flat CPU buffer with the values of these parameters."""
+        flat = torch.empty(self.size, dtype=self.dtype)
+        with torch.no_grad():
+            if all(p.device.type == "cpu" and p.dtype == self.dtype for p in parameters):
+                torch.cat([p.reshape(-1) for p in parameters], out=flat)
+            else:
+                for index, p in enumerate(parameters):
+                    flat[self.span(index)].view(p.shape).copy_(p)
+        return flat
+
+    def gained(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
+        """A new buffer: what the parameters have that `weights`, last scattered, had not."""
+        flat = self.gather(parameters)
+        for index in self._narrow:
+            span = self.span(index)
+            seen = weights[span].to(parameters[index].dtype).to(self.dtype)
+            flat[span].sub_(seen)
+        if not self._narrow:
+            return flat.sub_(weights)
+        narrow = frozenset(self._narrow)
+        for index in range(len(parameters)):
+            if index not in narrow:
+                flat[self.span(index)].sub_(weights[self.span(index)])
+        return flat
+
+    def scatter(self, weights: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
+        """Write flat weights into the parameters, rounded where they have fewer bits."""
+        with torch.no_grad():
+            for index, p in enumerate(parameters):
+                p.copy_(weights[self.span(index)].view(p.shape))
+
+    def difference(self, theirs: Sequence[TensorSpec]) -> str:
+        """What another model has, lacks or has in another shape; empty: nothing."""
+        mine = {tensor.name: tensor for tensor in self.tensors}
+        other = {tensor.name: tensor for tensor in theirs}
+        found = [f"lacks {tensor}" for name, tensor in mine.items() if name not in other]
+        found += [f"has {tensor} more" for name, tensor in other.items() if name not in mine]
+        found += [
+            f"has {other[name]}, here it is {tensor.dtype}{list(tensor.shape)}"
+            for name, tensor in mine.items()
+            if name in other and other[name] != tensor
+        ]
+        if not found and tuple(theirs) != self.tensors:
+            found = ["has the same tensors in another order"]
+        more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+        return "; ".join(found[:SHOWN_MAX]) + more
