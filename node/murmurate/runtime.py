@@ -1,0 +1,624 @@
+"""What runs beside the training: one thread, one event loop, and the rules for sharing.
+
+The peer (`core.peer`) is guarded by one lock, held for single calls. The loop's thread lets it hear
+and speak; the training thread makes updates and folds in what came, and is the only one to change
+weights. So nothing here ever waits for training, and training waits for nothing here but the lock.
+
+A failure in the background is kept and raised in the training thread, at its next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from murmurate.core.clock import Clock
+from murmurate.core.effect import (
+    Adopted,
+    Applied,
+    Deliver,
+    Drop,
+    Effect,
+    Rejoin,
+    Send,
+    Verdict,
+)
+from murmurate.core.layout import Layout
+from murmurate.core.message import ALIVE, SUSPECT, Ack, Generation, Ping, Snapshot
+from murmurate.core.peer import Peer, PeerConfig
+from murmurate.core.replica import Replica
+from murmurate.core.timing import Timing
+from murmurate.entry import Place, Wish, find_place
+from murmurate.errors import (
+    LocalProtocolError,
+    MurmurateError,
+    PeerExists,
+    PeerUnavailable,
+    RemoteProtocolError,
+    SchemaMismatch,
+)
+from murmurate.io.progress import Board, Progress
+from murmurate.io.transport import Transport
+from murmurate.io.wire import (
+    PROTOCOL_VERSION,
+    BulkHead,
+    DescribedMember,
+    DescribedTensor,
+    Description,
+    Hello,
+    PushHead,
+    ShareHead,
+    Welcome,
+)
+from murmurate.tally import Tally
+
+if TYPE_CHECKING:
+    from murmurate.core.mixing import MixingPeer
+
+log = logging.getLogger("murmurate")
+
+TICK_S = 0.1
+TELL_S = 0.5
+"""Between two accounts of my progress to the others."""
+TOLD_MAX = 8
+"""Members told at a time, and entries of others that go along where not all are told."""
+FORGET_LINKS_S = 5.0
+BUFFER_BYTES = 16 << 20
+"""What may wait for one peer, or for everyone's answer, in models smaller than this."""
+Gossip: TypeAlias = "Peer | MixingPeer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Who I am in which run."""
+
+    run: str
+    name: str
+    peers: tuple[str, ...] = ()
+    found: bool = True
+    rule: str = "sum"
+    topology: str = "full"
+    timing: Timing = field(default_factory=Timing)
+    join_timeout_s: float = 30.0
+    seed: int | None = None
+
+
+@dataclass(slots=True)
+class _Delivery:
+    sender: str
+    message: Any
+    done: Callable[[], None]
+
+
+class Runtime:
+    """The background of one node. Methods without an underscore are for the training thread, those
+    of `Ears` for the transport."""
+
+    def __init__(
+        self, settings: Settings, layout: Layout, weights: torch.Tensor, transport: Transport
+    ) -> None:
+        self.settings = settings
+        self.layout = layout
+        self.weights = weights
+        self.transport = transport
+        self.tally = Tally()
+        self.board = Board()
+        self.lock = threading.Lock()
+        self.news = threading.Condition(self.lock)
+        """Notified when something was delivered, or may have become true for one who waits."""
+        self.name = settings.name
+        self.swarm = ""
+        self.done = False
+        self.settled = False
+        self.adopted = False
+        """Set when a snapshot replaced the weights; whoever scatters them takes it back."""
+        self._tensors = tuple(DescribedTensor(t.name, t.dtype, t.shape) for t in layout.tensors)
+        self._instance = secrets.token_hex(8)
+        self._rng = random.Random(settings.seed)
+        self._peer: Gossip | None = None
+        self._inbox: deque[_Delivery] = deque()
+        self._outgoing: deque[Send] = deque()
+        self._consumed: deque[Callable[[], None]] = deque()
+        self._pinged: dict[tuple[str, int], float] = {}
+        self._met: dict[str, str] = {}
+        self._failure: BaseException | None = None
+        self._refusals: dict[str, str] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._kicked = False
+        self._stopping = False
+        self._tell_at = 0.0
+        self._forget_at = 0.0
+
+    # -- for the training thread -----------------------------------------------------------------
+
+    @property
+    def peer(self) -> Gossip:
+        if self._peer is None:
+            raise LocalProtocolError("not started")
+        return self._peer
+
+    def start(self) -> None:
+        """Listen, find the swarm, and begin to speak. Returns before the first snapshot is here."""
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name="murmurate", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+        assert self._loop is not None
+        entering = asyncio.run_coroutine_threadsafe(self._enter(), self._loop)
+        try:
+            entering.result()
+        except BaseException:
+            self.stop(grace_s=0.0)
+            raise
+
+    def check(self) -> None:
+        """Raise what went wrong in the background."""
+        if self._failure is not None:
+            raise self._failure
+
+    def commit(self, delta: torch.Tensor, context: Any, compute_s: float) -> None:
+        """Publish an update that is not in the flat weights yet."""
+        with self.lock:
+            peer = self.peer
+            effects = peer.commit(peer.prepare(delta, context))
+            self.tally.publish(compute_s)
+            self._carry_out(effects)
+        self._kick()
+
+    def waiting(self) -> bool:
+        return bool(self._inbox)
+
+    def fold(self) -> bool:
+        """Fold in all that was delivered; whether the weights changed."""
+        changed = False
+        for _ in range(len(self._inbox)):
+            with self.lock:
+                if not self._inbox:
+                    break
+                item = self._inbox.popleft()
+                effects = self.peer.fold(item.sender, item.message, time.monotonic())
+                changed = changed or any(isinstance(e, Applied | Adopted) for e in effects)
+                self._carry_out(effects)
+                self._consumed.append(item.done)
+        if self._consumed:
+            self._kick()
+        return changed
+
+    def progress(self) -> Progress:
+        """Mine, of this instant."""
+        with self.lock:
+            return self._progress()
+
+    def tell(self) -> None:
+        """Tell everyone about my progress now, not at the next turn."""
+        self._tell_at = 0.0
+        self._call(self._tick)
+
+    def leave(self) -> None:
+        with self.lock:
+            self._carry_out(self.peer.leave(time.monotonic()))
+        self._kick()
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        """Close everything; no thread and no port remains."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        self._stopping = True
+        if threading.current_thread() is not thread:
+            asyncio.run_coroutine_threadsafe(self._shut(grace_s), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    # -- the loop's thread -----------------------------------------------------------------------
+
+    def _run(self, ready: threading.Event) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self._loop = loop
+        loop.call_soon(ready.set)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    async def _shut(self, grace_s: float) -> None:
+        ticking = getattr(self, "_ticking", None)
+        if ticking is not None:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+        await self.transport.stop(grace_s)
+
+    async def _enter(self) -> None:
+        settings = self.settings
+        await self.transport.start(self)
+        wish = Wish(
+            run=settings.run,
+            rule=settings.rule,
+            name=settings.name,
+            instance=self._instance,
+            layout=self.layout,
+            peers=settings.peers,
+            found=settings.found,
+            timeout_s=settings.join_timeout_s,
+        )
+        began = time.monotonic()
+        place = await find_place(self.transport, wish, secrets.token_hex(8))
+        self.tally.wait_s += time.monotonic() - began
+        if place.name != settings.name:
+            log.warning(
+                "%s was here before and its memory is gone: joining as %s",
+                settings.name,
+                place.name,
+            )
+        with self.lock:
+            self.name, self.swarm = place.name, place.swarm
+            self._begin_life(place)
+        self._ticking = asyncio.ensure_future(self._tick_for_ever())
+        self._ticking.add_done_callback(self._ticking_ended)
+
+    def _begin_life(self, place: Place) -> None:
+        """A new epoch: at the start, and after the others have voted me out."""
+        founding = not place.members
+        # Milliseconds of the wall clock: larger than in any life before, unless it was set back;
+        # then the name is taken and another one is chosen (see entry.free_name).
+        epoch = int(time.time() * 1000)
+        if self._peer is not None:
+            epoch = max(epoch, self._peer.epoch + 1)
+        self._peer = self._kind()(
+            self.name,
+            epoch,
+            Replica(self.weights),
+            rng=self._rng,
+            config=PeerConfig(
+                topology=self.settings.topology,
+                outbox_bytes_max=max(BUFFER_BYTES, self.layout.nbytes),
+                store_bytes_max=BUFFER_BYTES,
+                digest_interval_s=0.25,
+                digest_fanout=TOLD_MAX,
+                timing=self.settings.timing,
+            ),
+            history=(Generation(0, (self.name,)),) if founding else (),
+            synced=founding,
+            address=self.transport.address,
+        )
+        self.transport.hello(
+            Hello(
+                version=PROTOCOL_VERSION,
+                run=self.settings.run,
+                swarm=self.swarm,
+                schema=self.layout.schema,
+                name=self.name,
+                epoch=epoch,
+                address=self.transport.address,
+            )
+        )
+        for name, address in place.members.items():
+            self._meet(name, address)
+        self._carry_out(self._peer.join(place.members, time.monotonic()))
+
+    def _kind(self) -> type[Gossip]:
+        if self.settings.rule != "average":
+            return Peer
+        from murmurate.core.mixing import MixingPeer
+
+        return MixingPeer
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            self._tick()
+            await asyncio.sleep(TICK_S)
+
+    def _ticking_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        with self.lock:
+            if self._peer is None:
+                return
+            self._carry_out(self._peer.tick(now))
+            self._tell(now)
+            self._forget_links(now)
+            self.news.notify_all()
+        self._pump()
+
+    def _tell(self, now: float) -> None:
+        if now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        mine = self._progress()
+        others = [name for name in self.peer.membership.live() if name != self.name]
+        entries = [mine]
+        if len(others) > TOLD_MAX or self.settings.topology != "full":
+            rest = [entry for entry in self.board if entry.name != self.name]
+            entries += self._rng.sample(rest, min(TOLD_MAX, len(rest)))
+            if not self.done:
+                others = self._rng.sample(others, min(TOLD_MAX, len(others)))
+        self._outgoing.extend(Send(to, entry) for to in others for entry in entries)
+
+    def _progress(self) -> Progress:
+        mine = self.tally.progress(
+            self.name,
+            self.peer.epoch,
+            time.monotonic(),
+            traffic=(self.transport.bytes_sent, self.transport.bytes_received),
+            last=self.peer.seq,
+            done=self.done,
+            settled=self.settled,
+        )
+        self.board.merge(mine)
+        return mine
+
+    def _forget_links(self, now: float) -> None:
+        """Links to those of whom there is no record any more."""
+        if now < self._forget_at:
+            return
+        self._forget_at = now + FORGET_LINKS_S
+        self._pinged = {key: at for key, at in self._pinged.items() if now - at < FORGET_LINKS_S}
+        for name in list(self._met):
+            if self.peer.membership.state(name) is None:
+                del self._met[name]
+                self._call(self.transport.drop, name)
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """In order, with the lock held. What is to be sent goes out by `_pump`.
+
+        `Save` and `Prune`: this node keeps nothing on a disk, and never comes back as who it was.
+        """
+        for effect in effects:
+            match effect:
+                case Send(to, message) if to == self.name:
+                    self._carry_out(self.peer.receive(to, message, time.monotonic()))
+                case Send():
+                    self._outgoing.append(effect)
+                case Deliver(sender, message):
+                    self._deliver(sender, message)
+                case Applied():
+                    self.tally.apply(effect)
+                case Drop():
+                    self.tally.drop(effect)
+                case Adopted(giver, _, kept, _, given_up):
+                    self.adopted = True
+                    if given_up:
+                        self.tally.rejected["given_up"] += len(given_up)
+                    log.info("%s took a snapshot of %s (%d kept)", self.name, giver, len(kept))
+                case Verdict(name, epoch, state, reason):
+                    log.info("%s: %s/%d is %s: %s", self.name, name, epoch, state, reason)
+                case Rejoin(reason):
+                    log.warning("%s: %s; joining again", self.name, reason)
+                    self._rejoin()
+                    return
+                case _:
+                    pass
+
+    _done: Callable[[], None] | None = None
+
+    def _deliver(self, sender: str, message: Any) -> None:
+        done, self._done = self._done, None
+        self._inbox.append(_Delivery(sender, message, done or _nothing))
+        self.news.notify_all()
+
+    def _rejoin(self) -> None:
+        peer = self.peer
+        members = {name: peer.membership.address(name) for name in peer.membership.live()}
+        members.pop(self.name, None)
+        self._consumed.extend(item.done for item in self._inbox)
+        self._inbox.clear()
+        self._outgoing.clear()
+        self._begin_life(Place(self.swarm, self.name, members))
+
+    def _kick(self) -> None:
+        """Let the loop's thread send what waits; once, however often it is called."""
+        if not self._kicked:
+            self._kicked = True
+            self._call(self._pump)
+
+    def _call(self, act: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(act, *args)
+
+    def _pump(self) -> None:
+        """Hand over what waits: small messages first, then what each free link takes."""
+        self._kicked = False
+        transport = self.transport
+        while self._consumed:
+            self._consumed.popleft()()
+        try:
+            with self.lock:
+                if self._peer is None or self._stopping:
+                    return
+                now = time.monotonic()
+                sends = list(self._outgoing)
+                self._outgoing.clear()
+                for send in sends:
+                    self._meet(send.to, self._peer.membership.address(send.to))
+                    if isinstance(send.message, Ping):
+                        self._pinged[send.to, send.message.number] = now
+                ready = self._peer.ready(now)
+            for send in sends:
+                if isinstance(send.message, Snapshot):
+                    transport.carry(send.to, send.message)
+                else:
+                    transport.post(send.to, send.message)
+            for to in ready:
+                while transport.free(to):
+                    with self.lock:
+                        self._meet(to, self._peer.membership.address(to))
+                        push = self._peer.take(to, now)
+                    if push is None:
+                        break
+                    transport.carry(to, push)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _meet(self, name: str, address: str) -> None:
+        if address and self._met.get(name) != address:
+            self._met[name] = address
+            self.transport.meet(name, address)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        with self.lock:
+            self.news.notify_all()
+
+    # -- Ears: what the transport hears ----------------------------------------------------------
+
+    def greet(self, hello: Hello) -> Welcome:
+        if self._peer is None:
+            raise PeerUnavailable(f"{self.settings.name} is itself still joining")
+        for what, theirs, mine in (
+            ("run", hello.run, self.settings.run),
+            ("swarm", hello.swarm, self.swarm),
+            ("model schema", hello.schema, self.layout.schema),
+        ):
+            if theirs != mine:
+                raise SchemaMismatch(f"{what} {theirs!r}, this node has {mine!r}")
+        if hello.name == self.name:
+            raise PeerExists(f"name {hello.name!r} is mine: two peers cannot share it")
+        with self.lock:
+            membership = self._peer.membership
+            known = membership.address(hello.name)
+            same_life = membership.epoch(hello.name) == hello.epoch
+            if not same_life and membership.state(hello.name) in (ALIVE, SUSPECT):
+                newer = hello.epoch > (membership.epoch(hello.name) or 0)
+                if not newer or (known and known != hello.address):
+                    raise PeerExists(f"name {hello.name!r} is taken by a live peer at {known}")
+        self._meet(hello.name, hello.address)
+        return Welcome(
+            version=PROTOCOL_VERSION,
+            run=self.settings.run,
+            swarm=self.swarm,
+            schema=self.layout.schema,
+            name=self.name,
+            epoch=self._peer.epoch,
+            address=self.transport.address,
+        )
+
+    def describe(self) -> Description:
+        with self.lock:
+            peer = self._peer
+            members: list[DescribedMember] = []
+            if peer is not None:
+                self._progress()
+                for rumour in peer.membership.rumours():
+                    reason = peer.membership.reason(rumour.name)
+                    members.append(
+                        DescribedMember(
+                            rumour.name, rumour.epoch, rumour.state, rumour.address, reason
+                        )
+                    )
+            return Description(
+                version=PROTOCOL_VERSION,
+                instance=self._instance,
+                run=self.settings.run,
+                swarm=self.swarm,
+                name=self.name,
+                epoch=peer.epoch if peer is not None else 0,
+                address=self.transport.address,
+                synced=peer is not None and peer.synced,
+                schema=self.layout.schema,
+                tensors=tuple(
+                    DescribedTensor(t.name, t.dtype, t.shape) for t in self.layout.tensors
+                ),
+                members=tuple(members),
+                clock=peer.context() if peer is not None else Clock(),
+                progress=tuple(self.board),
+            )
+
+    def expected_bytes(self, head: BulkHead) -> int:
+        if isinstance(head, ShareHead):
+            if self.settings.rule != "average":
+                raise RemoteProtocolError("share", f"this run's rule is {self.settings.rule!r}")
+            return (self.layout.size + 1) * 8
+        dtype = {torch.float32: "f4", torch.float64: "f8"}[self.layout.dtype]
+        if head.dtype != dtype:
+            raise RemoteProtocolError("bulk.dtype", f"{head.dtype}, the model has {dtype}")
+        return self.layout.nbytes
+
+    def wants(self, sender: str, head: BulkHead) -> bool:
+        if not isinstance(head, PushHead) or not isinstance(self._peer, Peer):
+            return True
+        with self.lock:
+            clock = self._peer.clock
+            return not all(stamp.dot in clock for stamp in head.stamps)
+
+    def heard(self, sender: str) -> None:
+        with self.lock:
+            self._carry_out(self.peer.heard(sender, time.monotonic()))
+
+    def received(self, sender: str, message: Any, done: Callable[[], None]) -> None:
+        if isinstance(message, Progress):
+            with self.lock:
+                self.board.merge(message)
+                self.news.notify_all()
+            return
+        now = time.monotonic()
+        try:
+            with self.lock:
+                self._done = done
+                if isinstance(message, Ack) and not message.nack:
+                    sent = self._pinged.pop((sender, message.number), None)
+                    if sent is not None:
+                        self.tally.round_trip(now - sent)
+                self._carry_out(self.peer.receive(sender, message, now))
+                undelivered, self._done = self._done, None
+        except RemoteProtocolError:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if undelivered is not None:
+            undelivered()
+        if self._outgoing or self._has_ready():
+            self._kick()
+
+    def _has_ready(self) -> bool:
+        with self.lock:
+            return bool(self.peer.outbox.waiting()) if isinstance(self.peer, Peer) else True
+
+    def landed(self, to: str, message: Any) -> None:
+        if not isinstance(message, Snapshot):
+            with self.lock:
+                self.peer.landed(to, message)
+        self._kick()
+
+    def lost(self, to: str, message: Any) -> None:
+        if not isinstance(message, Snapshot):
+            with self.lock:
+                self.peer.lost(to, message)
+        self._kick()
+
+    def refused(self, to: str, error: MurmurateError) -> None:
+        if self._refusals.get(to) != str(error):
+            self._refusals[to] = str(error)
+            log.warning("%s refuses this node: %s", to, error)
+
+    def rejected(self, reason: str, sender: str, detail: str) -> None:
+        with self.lock:
+            self.tally.rejected[reason] += 1
+        log.warning("rejected (%s) from %s: %s", reason, sender, detail)
+
+
+def _nothing() -> None:
+    """Nobody waits for this one."""

@@ -1,0 +1,138 @@
+"""The flat view of a model: every kind of parameter, and what a difference is called."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from murmurate.core.layout import Layout, TensorSpec
+from murmurate.errors import ConfigError
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.out = nn.Linear(3, 5, bias=False)
+        self.out.weight = self.embed.weight
+
+
+def test_offsets_follow_the_order_of_the_parameters() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    layout, parameters = Layout.of(model)
+    assert [t.name for t in layout.tensors] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert (layout.size, layout.nbytes, len(layout)) == (13, 52, 4)
+    flat = layout.gather(parameters)
+    assert flat.tolist() == [x for p in model.parameters() for x in p.flatten().tolist()]
+
+
+def test_a_tied_weight_is_exchanged_once() -> None:
+    layout, parameters = Layout.of(Tied())
+    assert [t.name for t in layout.tensors] == ["embed.weight"]
+    assert layout.size == 15
+    assert len(parameters) == 1
+
+
+def test_frozen_parameters_and_buffers_stay_at_home() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[0].weight.requires_grad_(False)
+    layout, _ = Layout.of(model)
+    assert [t.name for t in layout.tensors] == ["0.bias", "1.weight", "1.bias"]
+
+
+def test_scatter_undoes_gather_in_place() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)).double()
+    layout, parameters = Layout.of(model)
+    assert layout.dtype == torch.float64
+    flat = layout.gather(parameters)
+    before = [p.data_ptr() for p in parameters]
+    layout.scatter(flat * 2, parameters)
+    assert torch.equal(layout.gather(parameters), flat * 2)
+    assert [p.data_ptr() for p in parameters] == before
+
+
+def test_gained_is_what_changed_by_whatever_means() -> None:
+    model = nn.Linear(2, 2)
+    layout, parameters = Layout.of(model)
+    weights = layout.gather(parameters)
+    with torch.no_grad():
+        model.bias.add_(1.0)
+    assert layout.gained(parameters, weights).tolist() == pytest.approx([0, 0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_updates_too_small_for_the_models_dtype_add_up(dtype: torch.dtype) -> None:
+    """1 + 2^-12 is 1 in bfloat16 and float16: a hundred of them must not be lost."""
+    model = nn.Linear(1, 1)
+    model.weight = nn.Parameter(torch.ones(1, 1, dtype=dtype))
+    layout, parameters = Layout.of(model)
+    weights = layout.gather(parameters)
+    small = torch.tensor([2.0**-12, 0.0])
+    for _ in range(1024):
+        weights += small
+        layout.scatter(weights, parameters)
+        gained = layout.gained(parameters, weights)
+        assert gained.tolist() == [0.0, 0.0], "rounding must not look like training"
+    assert model.weight.item() == 1.25
+    assert float(weights[0]) == 1.25
+
+
+def test_a_step_in_a_narrow_dtype_is_counted_from_what_it_saw() -> None:
+    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    layout, parameters = Layout.of(model)
+    weights = torch.tensor([1.0 + 2.0**-12])
+    layout.scatter(weights, parameters)
+    with torch.no_grad():
+        model.weight += 0.5
+    assert layout.gained(parameters, weights).tolist() == [0.5]
+
+
+def test_one_wide_parameter_makes_all_wide() -> None:
+    model = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1).double(), nn.Linear(1, 1).half()])
+    layout, parameters = Layout.of(model)
+    assert layout.dtype == torch.float64
+    assert layout.narrow
+    weights = layout.gather(parameters)
+    assert layout.gained(parameters, weights).abs().max() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (nn.ReLU(), "nothing to do"),
+        (nn.LazyLinear(3), "no shape yet"),
+        (nn.Linear(2, 2, device="meta"), "meta device"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_model_that_cannot_be_exchanged_is_named(model: nn.Module, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Layout.of(model)
+
+
+def test_the_schema_depends_on_names_shapes_and_dtypes_only() -> None:
+    def schema(model: nn.Module) -> str:
+        return Layout.of(model)[0].schema
+
+    assert schema(nn.Linear(2, 3)) == schema(nn.Linear(2, 3))
+    others = [nn.Linear(3, 2), nn.Linear(2, 3).double(), nn.Linear(2, 3, bias=False), Tied()]
+    assert len({schema(model) for model in others} | {schema(nn.Linear(2, 3))}) == 5
+
+
+def test_a_difference_is_told_tensor_by_tensor() -> None:
+    layout, _ = Layout.of(nn.Linear(2, 3))
+    weight, bias = layout.tensors
+    assert layout.difference(layout.tensors) == ""
+    assert layout.difference([weight]) == "lacks bias float32[3]"
+    assert "has extra float32[1] more" in layout.difference(
+        [weight, bias, TensorSpec("extra", "float32", (1,))]
+    )
+    other = TensorSpec("weight", "float64", (2, 3))
+    assert layout.difference([other, bias]) == (
+        "has weight float64[2, 3], here it is float32[3, 2]"
+    )
+    assert layout.difference([bias, weight]) == "has the same tensors in another order"
+    many = [TensorSpec(f"t{i}", "float32", (1,)) for i in range(9)]
+    assert layout.difference(many).endswith("and 8 more")
