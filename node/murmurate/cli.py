@@ -6,10 +6,15 @@ Exit codes: 0 done, 2 configuration, 3 checkpoint, 4 network, 5 a promise broken
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from murmurate import __version__
+from murmurate.config import KEYS, Key, load
 from murmurate.errors import (
     CheckpointError,
     ConfigError,
@@ -18,6 +23,17 @@ from murmurate.errors import (
     SchemaMismatch,
     TransportError,
 )
+from murmurate.values import FLAG, LIST
+
+UP_KEYS = {
+    "node": ("run", "seed", "threads"),
+    "train": (
+        *("workload", "data", "split", "batch_size", "lr", "every", "rule", "mode", "topology"),
+        *("samples", "seconds"),
+    ),
+    "report": ("path",),
+}
+"""What all nodes of `up` share; the rest (names, addresses, shards) it decides itself."""
 
 EXIT_CODES: tuple[tuple[type[MurmurateError], int], ...] = (
     (ConfigError, 2),
@@ -35,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except MurmurateError as error:
-        print(f"murmurate: {error}", file=sys.stderr)
+        for line in str(error).splitlines():  # a configuration is told all its mistakes at once
+            print(f"murmurate: {line}", file=sys.stderr)
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
     except KeyboardInterrupt:
         return 130
@@ -51,8 +68,159 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"murmurate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_up(commands)
+    _add_node(commands)
+    _add_status(commands)
     _add_sim(commands)
     return parser
+
+
+def _add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    up = _command(
+        commands,
+        "up",
+        "train a swarm of real processes on this machine: start here",
+        "Starts nodes on loopback, shows how they do, ends by itself when the swarm has seen its"
+        " samples, and prints a table.",
+        """\
+examples:
+  murmurate up                                      4 nodes, handwritten digits
+  murmurate up --nodes 2 --workload fashion-mnist --data ~/fashion --seconds 60
+  murmurate up --kill node-1@30%                    see the others go on
+  murmurate up --slow node-2=0.09                   one of them on a slow machine
+  murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
+  murmurate up --workload my_file.py:Workload       your own model and data
+""",
+    )
+    up.add_argument("--nodes", metavar="N", type=_positive, default=4, help="default 4")
+    up.add_argument(
+        "--kill",
+        metavar="NAME@PART%",
+        action="append",
+        default=[],
+        help="kill -9 a node when the swarm has that part of its budget; again for more nodes",
+    )
+    up.add_argument(
+        "--slow",
+        metavar="NAME=SECONDS",
+        action="append",
+        default=[],
+        help="let a node sleep after each of its steps; again for more nodes",
+    )
+    _add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
+    up.set_defaults(run=_up)
+
+
+def _add_node(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    node = _command(
+        commands,
+        "node",
+        "one peer: what a machine or a container runs",
+        "Trains until the swarm has seen its samples, the time is over, or a SIGTERM: then it"
+        " publishes what it has and leaves. Without peers it founds a run.",
+        """\
+examples:
+  murmurate node --listen 10.0.0.5:7000 --insecure                     the first machine
+  murmurate node --listen 10.0.0.6:7000 --insecure --peers 10.0.0.5:7000   another one
+  murmurate node --config node.toml --check-config                     is it right? all errors
+  MURMURATE_TRAIN_LR=0.05 murmurate node --config node.toml            a key by environment
+
+Every key of the file is an option here and a variable MURMURATE_SECTION_KEY; an option beats the
+environment, the environment beats the file. docs/config.md explains each.
+""",
+    )
+    node.add_argument("--config", metavar="FILE", help="TOML file with [node], [train], [report]")
+    node.add_argument(
+        "--check-config", action="store_true", help="list every error and exit: 0 none, 2 some"
+    )
+    node.add_argument(
+        "--events", action="store_true", help="a line of JSON for each event (for programs)"
+    )
+    _add_keys(node, KEYS)
+    node.set_defaults(run=_node)
+
+
+def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    status = _command(
+        commands,
+        "status",
+        "ask a running node how its swarm is",
+        "Members, samples, loss, accuracy and staleness, as the asked node knows them.",
+        """\
+example:
+  murmurate status 10.0.0.5:7000
+""",
+    )
+    status.add_argument("address", metavar="ADDRESS", help="host:port of any member")
+    status.add_argument(
+        "--timeout", metavar="S", type=_seconds, default=5.0, help="seconds (default 5)"
+    )
+    status.set_defaults(run=_status)
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(description, 79),
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
+    """An option for each key; values stay text, `config.load` checks them with all the others."""
+    for section in dict.fromkeys(key.section for key in keys):
+        group = parser.add_argument_group(f"[{section}]")
+        for key in keys:
+            if key.section != section:
+                continue
+            how: dict[str, Any] = {"metavar": key.kind.metavar}
+            if key.kind is FLAG:
+                how |= {"nargs": "?", "const": "true"}
+            elif key.kind is LIST:
+                how |= {"nargs": "*"}
+            group.add_argument(key.option, dest=key.path, help=key.meaning, **how)
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, str]:
+    """What the options say, by key."""
+    values = {key.path: getattr(arguments, key.path, None) for key in KEYS}
+    return {
+        path: " ".join(value) if isinstance(value, list) else value
+        for path, value in values.items()
+        if value is not None
+    }
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from murmurate import up
+
+    config = load(None, {}, _given(arguments))
+    return up.run(up.plan(arguments.nodes, config, kill=arguments.kill, slow=arguments.slow))
+
+
+def _node(arguments: argparse.Namespace) -> int:
+    config = load(arguments.config, os.environ, _given(arguments))
+    if arguments.check_config:
+        print("murmurate: the configuration is right")
+        return 0
+    from murmurate import program
+
+    return program.run(config, events=arguments.events)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from murmurate import status
+
+    return status.run(arguments.address, arguments.timeout)
 
 
 def _add_sim(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -108,6 +276,16 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
     return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -217,7 +217,6 @@ class Runtime:
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        self._stopping = True
         if threading.current_thread() is not thread:
             asyncio.run_coroutine_threadsafe(self._shut(grace_s), loop).result()
             loop.call_soon_threadsafe(loop.stop)
@@ -241,6 +240,8 @@ class Runtime:
         if ticking is not None:
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
+        self._pump()  # the last words
+        self._stopping = True
         await self.transport.stop(grace_s)
 
     async def _enter(self) -> None:

@@ -24,7 +24,7 @@ Replicas never agree to the bit (F9). A clock then says whose work has *some* pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,6 +37,13 @@ WINDOW = 4
 its memory (one vector each) and what a frozen partner can swallow."""
 WEIGHT_MIN = 2.0**-10
 """A node with less gives nothing away: mass/weight would turn rounding into noise."""
+MASS_MAX = 1e15
+"""Largest norm of a total: far above what a long run adds up to, far below what overflows."""
+RETIRED_MAX = 16384
+"""Lives over for good that are remembered, as the last one of each name."""
+BLOCK = 1 << 15
+"""Numbers at a time: what one line leaves in the cache the next one uses, and no vector is made in
+between (merging 25 million numbers: 58 ms instead of 207)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,10 @@ class Share:
             raise RemoteProtocolError("share.seq", f"{self.seq}, seen {self.seen}")
         if self.total.dim() != 1 or self.total.dtype != torch.float64 or len(self.total) < 2:
             raise RemoteProtocolError("share.total", "not one flat float64 tensor")
-        if not bool(torch.isfinite(self.total).all()) or self.total[-1] <= 0.0:
-            raise RemoteProtocolError("share.total", "not finite, or no weight in it")
+        # One pass finds NaN, Inf and overflow: 10 ms per 200 MB (isfinite().all(): 319).
+        norm = float(torch.linalg.vector_norm(self.total))
+        if not norm <= MASS_MAX or self.total[-1] <= 0.0:
+            raise RemoteProtocolError("share.total", f"a norm of {norm}, or no weight in it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,12 @@ class Averager:
         """The model: mass/weight, in the dtype of the weights it began with."""
         return (self.held[:-1] / self.held[-1]).to(self._dtype)
 
+    def write(self, weights: torch.Tensor) -> None:
+        """The same, into a buffer that is there."""
+        weight = float(self.held[-1])
+        for block in _blocks(len(weights)):
+            weights[block] = self.held[:-1][block] / weight
+
     def local(self, delta: torch.Tensor, context: Clock) -> tuple[Dot, int]:
         """Put an optimizer step in: its dot and its staleness, |context Δ clock| just before.
 
@@ -125,25 +140,30 @@ class Averager:
         staleness = context.distance(self.clock)
         dot = Dot(self.name, self.epoch, self.clock.last(self.name, self.epoch) + 1)
         self.clock.add(dot)
-        self.held[:-1] += delta.double() * self.held[-1]
+        weight = float(self.held[-1])
+        for block in _blocks(len(delta)):
+            self.held[:-1][block] += delta[block].double() * weight
         return dot, staleness
 
     def share(self, partners: Mapping[str, int]) -> dict[str, Share]:
         """Split mass and weight with the partners of this turn, one or several (name -> epoch)."""
         links = {name: self._link(name, epoch) for name, epoch in sorted(partners.items())}
         rich = bool(self.held[-1] >= WEIGHT_MIN)
-        taking = [link for link in links.values() if rich and len(link.sent) < WINDOW]
-        part = self.held / (len(taking) + 1)
-        for link in taking:
-            total = link.total + part
-            self.held -= total - link.total  # what the counter gained, not `part`: nothing leaks
-            link.seq, link.total = link.seq + 1, total
-            link.sent[link.seq] = Share(link.seq, self.epoch, link.epoch, total, self.clock.copy())
-        return {
-            name: replace(link.sent[link.seq], seen=self.receipt(name, link.epoch).seq)
-            for name, link in links.items()
-            if link.sent
-        }
+        taking = [name for name, link in links.items() if rich and len(link.sent) < WINDOW]
+        for i, name in enumerate(taking):
+            self._give(name, links[name], 1.0 / (len(taking) - i + 1))
+        return {name: self._latest(name, link) for name, link in links.items() if link.sent}
+
+    def assign(self, partner: str, epoch: int, part: float) -> Share | None:
+        """A share for one partner, with that part of what is here, if it may have more now.
+
+        Else its last one again; None: all of it is confirmed, and there is nothing to give. Giving
+        1/(k+1), 1/k, ... 1/2 to k partners, one after another, is `share` for all of them.
+        """
+        link = self._link(partner, epoch)
+        if part and len(link.sent) < WINDOW and bool(self.held[-1] >= WEIGHT_MIN):
+            self._give(partner, link, part)
+        return self._latest(partner, link) if link.sent else None
 
     def receive(self, sender: str, share: Share) -> Merged | Stale:
         """Put in what a share adds to the last one of its link (its clock lifted to this one's)."""
@@ -157,11 +177,13 @@ class Averager:
         last = known if known and known.epoch == share.epoch else None  # a new life: from zero
         if last and share.seq <= last.seq:
             return Stale("a later total came before")
-        gain = share.total - last.total if last else share.total
-        if gain[-1] < 0.0 and self.held[-1] + gain[-1] < WEIGHT_MIN:
+        before = last.total if last else self._zero()
+        gain = float(share.total[-1] - before[-1])
+        if gain < 0.0 and float(self.held[-1]) + gain < WEIGHT_MIN:
             return Stale("takes back more than is here")  # after a reclaim; a later total will do
         staleness = share.clock.distance(self.clock)
-        self.held += gain
+        for block in _blocks(len(self.held)):
+            self.held[block] += share.total[block] - before[block]
         self.clock.merge(share.clock)
         self._received[sender] = share
         return Merged(staleness)
@@ -186,6 +208,24 @@ class Averager:
         """The weight assigned to each partner and not confirmed: at risk when it departs."""
         return {name: float(k.total[-1] - k.confirmed[-1]) for name, k in self._links.items()}
 
+    def unconfirmed(self, partner: str) -> int:
+        """How many shares a partner was given and has not confirmed."""
+        link = self._links.get(partner)
+        return len(link.sent) if link else 0
+
+    def givers(self) -> dict[str, int]:
+        """Whose shares are in here, and of which of its lives (name -> epoch)."""
+        return {name: share.epoch for name, share in self._received.items()}
+
+    def outlived(self, partner: str, epoch: int) -> bool:
+        """Whether there are counters of a life of it before that one."""
+        counters = (self._links.get(partner), self._received.get(partner))
+        return any(one is not None and one.epoch < epoch for one in counters)
+
+    def retired(self, partner: str, epoch: int) -> bool:
+        """Whether that life is over for good here (`forget`)."""
+        return epoch <= self._retired.get(partner, -1)
+
     def reclaim(self, partner: str) -> float:
         """Take back what a departed partner did not confirm; the weight regained."""
         link = self._links.get(partner)
@@ -198,10 +238,20 @@ class Averager:
 
     def forget(self, partner: str, epoch: int) -> None:
         """Free the counters of a life that is over for good, and refuse what it still sends."""
-        self._retired[partner] = max(epoch, self._retired.get(partner, -1))
+        self._retired[partner] = max(epoch, self._retired.pop(partner, -1))
+        if len(self._retired) > RETIRED_MAX:
+            del self._retired[next(iter(self._retired))]
         for counters in (self._links, self._received):
             if partner in counters and counters[partner].epoch <= epoch:
                 del counters[partner]
+
+    def close(self, partner: str, epoch: int) -> float:
+        """That life is over for good: `reclaim` and `forget`, if there are counters of it."""
+        link, last = self._links.get(partner), self._received.get(partner)
+        regained = self.reclaim(partner) if link is not None and link.epoch <= epoch else 0.0
+        if any(one is not None and one.epoch <= epoch for one in (link, last)):
+            self.forget(partner, epoch)
+        return regained
 
     def _link(self, partner: str, epoch: int) -> _Link:
         """The counter of a partner's newest life; it settles the one before as `reclaim` does."""
@@ -210,6 +260,31 @@ class Averager:
             if partner == self.name or epoch <= self._retired.get(partner, -1):
                 raise LocalProtocolError(f"no share for {partner}/{epoch}: own name or retired")
             self.reclaim(partner)
-            zero = torch.zeros_like(self.held)
-            link = self._links[partner] = _Link(epoch, zero, zero)
+            link = self._links[partner] = _Link(epoch, self._zero(), self._zero())
         return link
+
+    def _zero(self) -> torch.Tensor:
+        """A total of nothing; it takes no memory."""
+        return self.held.new_zeros(1).expand(len(self.held))
+
+    def _give(self, partner: str, link: _Link, part: float) -> None:
+        """Assign a part of what is held to a link."""
+        total = torch.empty_like(self.held)
+        for block in _blocks(len(total)):
+            before, held = link.total[block], self.held[block]
+            torch.add(before, held, alpha=part, out=total[block])
+            held -= total[block] - before  # what the counter gained, not the part: nothing leaks
+        link.seq, link.total = link.seq + 1, total
+        seen = self.receipt(partner, link.epoch).seq
+        link.sent[link.seq] = Share(
+            link.seq, self.epoch, link.epoch, total, self.clock.copy(), seen
+        )
+
+    def _latest(self, partner: str, link: _Link) -> Share:
+        """The last share of a link; what it says of the other direction is of now."""
+        share, seen = link.sent[link.seq], self.receipt(partner, link.epoch).seq
+        return share if share.seen == seen else replace(share, seen=seen)
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))

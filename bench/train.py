@@ -1,0 +1,219 @@
+"""Training with murmurate against the alternatives: speed, stragglers, latency, memory, start.
+
+    python bench/train.py [pair pair128 four straggler latency memory start]
+                          [--repetitions 7] [--seconds 4] [--json FILE]
+
+Contenders take turns in a shuffled order, each turn in fresh processes. Every repetition asserts
+that what was published has been applied by everyone. A figure is the median of the ratios of turns
+next to each other; behind it the smallest and the largest. All samples are in the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import contenders
+from crew import Task
+
+SLOW_S = 0.09
+
+
+@dataclass(slots=True)
+class Figure:
+    """A measured value with its spread, and what it has to be."""
+
+    what: str
+    value: float
+    low: float
+    high: float
+    goal: float | None = None
+    at_most: bool = False
+    unit: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.goal is None:
+            return ""
+        good = self.value <= self.goal if self.at_most else self.value >= self.goal
+        return f"{'<=' if self.at_most else '>='} {self.goal:g} {'yes' if good else 'NO'}"
+
+    def __str__(self) -> str:
+        spread = f"[{self.low:.3g} - {self.high:.3g}]"
+        return f"{self.what:44} {self.value:9.3g} {self.unit:5} {spread:20} {self.verdict}"
+
+
+@dataclass(slots=True)
+class Report:
+    figures: list[Figure] = field(default_factory=list)
+    samples: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, what: str, values: Iterable[float], **goal: Any) -> None:
+        values = list(values)
+        figure = Figure(what, statistics.median(values), min(values), max(values), **goal)
+        self.figures.append(figure)
+        print(figure, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long and how often; the shuffling is seeded."""
+
+    repetitions: int
+    seconds: float
+    seed: int = 0
+
+    def interleaved(self, turns: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
+        rng = random.Random(self.seed)
+        samples: dict[str, list[Any]] = {name: [] for name in turns}
+        for number in range(self.repetitions):
+            for name in rng.sample(list(turns), len(turns)):
+                samples[name].append(turns[name]())
+            print(f"  {number + 1}/{self.repetitions}", end="\r", file=sys.stderr, flush=True)
+        return samples
+
+
+def ratios(over: list[float], under: list[float]) -> list[float]:
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def total(samples: list[dict[str, Any]]) -> list[float]:
+    return [sample["samples_per_s"] for sample in samples]
+
+
+def against(
+    report: Report,
+    effort: Effort,
+    title: str,
+    *,
+    nodes: int,
+    batch: int,
+    goals: dict[str, float],
+) -> None:
+    """Samples per second of murmurate against each contender named in `goals`."""
+
+    def turn(contender: str) -> Callable[[], Any]:
+        return lambda: contenders.repetition(
+            Task(contender=contender, nodes=nodes, batch=batch, seconds=effort.seconds)
+        )
+
+    samples = effort.interleaved({name: turn(name) for name in ("murmurate", *goals)})
+    report.samples[title] = samples
+    for name, each in samples.items():
+        report.add(f"{title}: {name}", total(each), unit="1/s")
+        report.add(f"{title}: {name}, CPU", (s["cpu_ms_per_step"] for s in each), unit="ms")
+    mine = total(samples["murmurate"])
+    for name, goal in goals.items():
+        report.add(
+            f"{title}: murmurate / {name}",
+            ratios(mine, total(samples[name])),
+            goal=goal,
+            unit="x",
+        )
+
+
+def pair(report: Report, effort: Effort) -> None:
+    goals = {"isolated": 0.85, "ddp": 1.3, "hogwild": 0.85}
+    against(report, effort, "2 nodes, batch 64", nodes=2, batch=64, goals=goals)
+
+
+def pair128(report: Report, effort: Effort) -> None:
+    against(report, effort, "2 nodes, batch 128", nodes=2, batch=128, goals={"isolated": 0.9})
+
+
+def four(report: Report, effort: Effort) -> None:
+    goals = {"isolated": 0.7, "ddp": 1.15}
+    against(report, effort, "4 nodes, batch 64", nodes=4, batch=64, goals=goals)
+
+
+def straggler(report: Report, effort: Effort) -> None:
+    """The second of two sleeps in every step; the first should not notice."""
+
+    def turn(contender: str, nodes: int, *slow_s: float) -> Callable[[], Any]:
+        return lambda: contenders.repetition(
+            Task(contender=contender, nodes=nodes, seconds=effort.seconds, slow_s=slow_s)
+        )
+
+    samples = effort.interleaved(
+        {
+            "alone": turn("isolated", 1),
+            "murmurate": turn("murmurate", 2, 0.0, SLOW_S),
+            "ddp": turn("ddp", 2, 0.0, SLOW_S),
+        }
+    )
+    report.samples["straggler"] = samples
+    for name, each in samples.items():
+        report.add(f"straggler: {name}", total(each), unit="1/s")
+    fast = [sample["ranks"][0]["samples_per_s"] for sample in samples["murmurate"]]
+    report.add(
+        "straggler: fast one / alone", ratios(fast, total(samples["alone"])), goal=0.8, unit="x"
+    )
+    report.add(
+        "straggler: murmurate / ddp",
+        ratios(total(samples["murmurate"]), total(samples["ddp"])),
+        goal=5.0,
+        unit="x",
+    )
+
+
+SCENARIOS: dict[str, Callable[[Report, Effort], None]] = {
+    "pair": pair,
+    "pair128": pair128,
+    "four": four,
+    "straggler": straggler,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    chosen = options.scenarios or list(SCENARIOS)
+    if unknown := [name for name in chosen if name not in SCENARIOS]:
+        parser.error(f"{unknown[0]!r}: expected {', '.join(SCENARIOS)}")
+    effort = Effort(options.repetitions, options.seconds, options.seed)
+    report = Report()
+    began = time.monotonic()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    loads = [os.getloadavg()[0]]
+    print(f"{machine}; {effort.repetitions} repetitions of {effort.seconds:g} s; load {loads[0]}")
+    for name in chosen:
+        SCENARIOS[name](report, effort)
+        loads.append(os.getloadavg()[0])
+    print(f"{time.monotonic() - began:.0f} s; load {loads}")
+    if options.json:
+        figures = [
+            {key: getattr(figure, key) for key in Figure.__slots__} for figure in report.figures
+        ]
+        options.json.write_text(
+            json.dumps(
+                {
+                    "machine": machine,
+                    "load": loads,
+                    "figures": figures,
+                    "samples": report.samples,
+                },
+                indent=1,
+            )
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,381 @@
+"""What a node is told: one typed value from a TOML file, the environment and the command line.
+
+An option beats the environment, the environment beats the file, the file beats the default. Nothing
+is guessed: a key that is not known, or a value that cannot be run, is named with its place and with
+what is accepted, and all of them are named at once. No torch here: a mistake is told in a blink.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from murmurate.core.topology import TOPOLOGIES
+from murmurate.errors import ConfigError
+from murmurate.values import (
+    ADDRESS,
+    FILE,
+    FLAG,
+    LIST,
+    NUMBER,
+    STDIN,
+    TEXT,
+    WHOLE,
+    Kind,
+    Shard,
+    Wrong,
+    cannot_listen,
+    is_address,
+    is_advertise,
+    is_existing,
+    is_flag,
+    is_name,
+    is_peers,
+    is_shard,
+    is_split,
+    is_workload,
+    is_writable,
+    loopback,
+    nearest,
+    number,
+    one_of,
+    same_place,
+    split_address,
+    whole,
+    wildcard,
+)
+
+MODES = ("gossip",)
+RULES = ("sum", "average")
+PREFIX = "MURMURATE_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Who this node is, and whom it knows."""
+
+    name: str | None = None
+    run: str = "murmurate"
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    peers: tuple[str, ...] = ()
+    insecure: bool = False
+    seed: int = 0
+    threads: int = 0
+    found: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """What is trained, how, and for how long. None: the workload decides (or: no limit)."""
+
+    workload: str = "digits"
+    data: str | None = None
+    split: str = "none"
+    shard: Shard = field(default_factory=Shard)
+    batch_size: int | None = None
+    lr: float | None = None
+    every: int = 1
+    rule: str = "sum"
+    mode: str = "gossip"
+    topology: str = "full"
+    slow_s: float = 0.0
+    samples: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """What is written at the end."""
+
+    path: str | None = None
+    weights: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All of it."""
+
+    node: NodeConfig = field(default_factory=NodeConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+
+# -- the keys ------------------------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """One key: where it stands, what it takes, what it means."""
+
+    section: str
+    name: str
+    kind: Kind
+    check: Callable[[object], object]
+    meaning: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def option(self) -> str:
+        if self.section == "report":
+            return "--report" if self.name == "path" else "--weights"
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return f"{PREFIX}{self.section}_{self.name}".upper()
+
+
+KEYS = (
+    Key("node", "name", TEXT, is_name, "name in the swarm (default: chosen at the start)"),
+    Key("node", "run", TEXT, is_name, "name of the training; peers of another run are refused"),
+    Key("node", "listen", ADDRESS, is_address, "where to listen; port 0 takes a free one"),
+    Key("node", "advertise", ADDRESS, is_advertise, "where others reach it (default: listen)"),
+    Key("node", "peers", LIST, is_peers, "some members of the swarm; none: found a new one"),
+    Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
+    Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
+    Key("node", "threads", WHOLE, whole(0), "for torch; 0: all cores"),
+    Key("node", "found", FLAG, is_flag, "with peers: found the run when none of them is in it"),
+    Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
+    Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),
+    Key("train", "split", TEXT, is_split, "none, dataset, labels or dirichlet(α): who sees what"),
+    Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n"),
+    Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
+    Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
+    Key("train", "every", WHOLE, whole(1), "local steps in an update"),
+    Key("train", "rule", TEXT, one_of(RULES), f"what an update does: {' or '.join(RULES)}"),
+    Key("train", "mode", TEXT, one_of(MODES), "gossip"),
+    Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
+    Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
+    Key("train", "samples", WHOLE, whole(1), "end when the whole swarm has seen so many"),
+    Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
+    Key("report", "path", FILE, is_writable, "JSON file for the report"),
+    Key("report", "weights", FILE, is_writable, ".npy file for the final weights, flat"),
+)
+_BY_PATH = {key.path: key for key in KEYS}
+_SECTIONS = tuple(dict.fromkeys(key.section for key in KEYS))
+
+# Kubernetes puts the addresses of a service «murmurate-node» into variables that look like keys.
+_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
+
+
+# -- putting it together -------------------------------------------------------------------------
+
+
+class _Given(NamedTuple):
+    """A value as it was found, and where."""
+
+    place: str
+    value: object
+
+
+def load(
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration; ConfigError with one line for each thing that is wrong.
+
+    `options` are texts by path, such as {"train.lr": "0.1"}.
+    """
+    problems: list[str] = []
+    given: dict[str, _Given] = {}
+    if file is not None:
+        given |= _from_file(file, problems)
+    given |= _from_environment(environment or {}, problems)
+    for path, text in (options or {}).items():
+        _take(given, _BY_PATH[path], _BY_PATH[path].option, text, problems)
+
+    values: dict[str, Any] = {}
+    for path, (place, value) in given.items():
+        try:
+            values[path] = _BY_PATH[path].check(value)
+        except Wrong as wrong:
+            problems.append(_problem(place, path, value, str(wrong)))
+    problems += _together(values, given)
+    if problems:
+        raise ConfigError("\n".join(sorted(problems, key=_order)))
+
+    def section(name: str) -> dict[str, Any]:
+        return {
+            key.name: values[key.path] for key in KEYS if key.section == name and key.path in values
+        }
+
+    return Config(
+        node=NodeConfig(**section("node")),
+        train=TrainConfig(**section("train")),
+        report=ReportConfig(**section("report")),
+    )
+
+
+def child_environment() -> dict[str, str]:
+    """The environment for nodes that get everything by options: without our own variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+
+
+def _take(given: dict[str, _Given], key: Key, place: str, text: str, problems: list[str]) -> None:
+    """Text from the environment or an option, as what a TOML file would have held."""
+    try:
+        given[key.path] = _Given(place, key.kind.from_text(text))
+    except ValueError:
+        given.pop(key.path, None)
+        problems.append(_problem(place, key.path, text, f"expected {key.kind.accepted}"))
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    known = {key.variable: key for key in KEYS}
+    ours = tuple(f"{PREFIX}{section}_".upper() for section in _SECTIONS)
+    for variable, text in sorted(environment.items()):
+        if variable in known:
+            _take(given, known[variable], variable, text, problems)
+        elif variable.startswith(ours) and not _KUBERNETES.search(variable):
+            near = nearest(variable, known)
+            problems.append(
+                f"{variable} = {_shown(text)}: unknown key{near or '; see docs/config.md'}"
+            )
+    return given
+
+
+def _from_file(file: str, problems: list[str]) -> dict[str, _Given]:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        problems.append(f"{file}: {why}; expected a TOML file")
+        return {}
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        place = f"{file}:{line[1] if line else text.count(chr(10)) + 1}"
+        problems.append(f"{place}: not TOML: {error}")
+        return {}
+    lines = key_lines(text)
+    given: dict[str, _Given] = {}
+    for section, content in document.items():
+        place = f"{file}:{lines.get((section, ''), 1)}"
+        if section not in _SECTIONS:
+            what = f"[{section}]" if isinstance(content, dict) else f"{section} = {_shown(content)}"
+            moved = [key.path for key in KEYS if key.name == section]
+            near = f"; nearest: {moved[0]}" if moved else nearest(section, _SECTIONS)
+            accepted = ", ".join(f"[{name}]" for name in _SECTIONS)
+            problems.append(f"{place}: {what}: unknown; the sections are {accepted}{near}")
+        elif not isinstance(content, dict):
+            problems.append(_problem(place, section, content, f"a section, [{section}]"))
+        else:
+            for name, value in content.items():
+                at = f"{file}:{lines.get((section, name), lines.get((section, ''), 1))}"
+                if f"{section}.{name}" in _BY_PATH:
+                    given[f"{section}.{name}"] = _Given(at, value)
+                else:
+                    problems.append(
+                        _problem(at, f"{section}.{name}", value, _unknown(section, name))
+                    )
+    return given
+
+
+def _unknown(section: str, name: str) -> str:
+    """What to say about a key that is not there: the nearest one, else all of its section."""
+    here = [key.name for key in KEYS if key.section == section]
+    elsewhere = [key.path for key in KEYS if key.name == name]
+    if elsewhere:
+        return f"unknown key; nearest: {elsewhere[0]}"
+    if close := difflib.get_close_matches(name, here, 1):
+        return f"unknown key; nearest: {section}.{close[0]}"
+    if close := difflib.get_close_matches(name, [key.name for key in KEYS], 1):
+        return f"unknown key; nearest: {next(k.path for k in KEYS if k.name == close[0])}"
+    return f"unknown key; [{section}] has {', '.join(here)}"
+
+
+def key_lines(text: str) -> dict[tuple[str, str], int]:
+    """The line of each (section, key), and of each (section, ''), which tomllib does not tell.
+
+    A scan by line: enough for files as people write them. What it misses is reported at the line of
+    its section.
+    """
+    found: dict[tuple[str, str], int] = {}
+    section = ""
+    for at, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*[\"']?([^\[\]\"'.]+?)[\"']?\s*[\].]", line):
+            section = header[1]
+            found.setdefault((section, ""), at)
+        elif pair := re.match(r"\s*([\w.\-\"' ]+?)\s*=", line):
+            parts = [part.strip(" \"'") for part in pair[1].split(".")]
+            path = [section, *parts] if section else parts
+            found.setdefault((path[0], ""), at)
+            if len(path) > 1:
+                found.setdefault((path[0], path[1]), at)
+    return found
+
+
+# -- what only shows when values are seen together -----------------------------------------------
+
+
+def _together(values: Mapping[str, Any], given: Mapping[str, _Given]) -> list[str]:
+    problems: list[str] = []
+
+    def wrong(path: str, accepted: str) -> None:
+        place, value = given.get(path, _Given("default", values.get(path)))
+        problems.append(_problem(place, path, value, accepted))
+
+    listen: str = values.get(
+        "node.listen", NodeConfig().listen if "node.listen" not in given else ""
+    )
+    own = [address for address in (listen, values.get("node.advertise")) if address]
+    peers: Collection[str] = values.get("node.peers", ())
+    for peer in peers:
+        if peer != STDIN and any(same_place(peer, address) for address in own):
+            wrong(
+                "node.peers", f"{peer} is this node itself; name others, or nobody to found a run"
+            )
+    if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
+        wrong("node.found", "true, or name peers to join")
+    if not listen:
+        return problems
+    host, port = split_address(listen)
+    if wildcard(host) and "node.advertise" not in given:
+        wrong("node.listen", "all interfaces; say with advertise where others reach this node")
+    if (
+        not loopback(host)
+        and not values.get("node.insecure")
+        and not _failed("node.insecure", values, given)
+    ):
+        wrong(
+            "node.listen",
+            "reachable from other machines, and nothing is encrypted yet: say insecure = true in"
+            " [node] (or --insecure) to accept that, or listen on 127.0.0.1",
+        )
+    elif port and (why := cannot_listen(host, port)):
+        wrong("node.listen", f"{why}; another port, or 0 for a free one")
+    return problems
+
+
+def _failed(path: str, values: Mapping[str, Any], given: Mapping[str, _Given]) -> bool:
+    return path in given and path not in values
+
+
+# -- sentences -----------------------------------------------------------------------------------
+
+
+def _problem(place: str, path: str, value: object, accepted: str) -> str:
+    return f"{place}: {path} = {_shown(value)}: {accepted}"
+
+
+def _order(problem: str) -> int:
+    """Those of the file first, line by line; the others as they came."""
+    line = re.match(r".*?:(\d+): ", problem)
+    return int(line[1]) if line else 1 << 30
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,563 @@
+"""Gossip of weights, rule `average`: one node's part in a swarm that mixes its weights.
+
+`Membership` says who is there, `Averager` holds mass, weight and counters; here is when a share
+goes to whom, and what a death, a departure or a return means for the counters. A driver talks to a
+`MixingPeer` as to a `Peer` (docs/protocol.md). Rules:
+
+1. A turn is due after each `commit`: one random partner on `full`, else all neighbours.
+2. Stop and wait: a link gets its next share when the last one has landed *and* a receipt says that
+   it is in. So a link costs few vectors, a crash lets little count twice, and whoever is fast does
+   not pour all its weight into whoever is slow. What is not confirmed is sent again, also where the
+   graph does not lead any more.
+3. Every share is answered with a receipt, and that is repeated: it is small, a share is not.
+4. Dead: take back what is unconfirmed; the counters stay for `forget_after_s`, for it may not be
+   dead. Left: the same after a time in which the last receipts arrive, and the counters go.
+5. Counters that are gone cannot be taken up again. A life that outlived them is told so by a
+   receipt for nothing, number 0, and the smaller side starts again as newcomers (`Rejoin`).
+
+The clock never folds: there is no agreement here, so no generations. It keeps an entry for every
+life there ever was, and the wire takes 4,096 of them or 64 KiB: some thousand lives in one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from murmurate.core import topology
+from murmurate.core.averaging import Averager, Merged, Receipt, Share
+from murmurate.core.clock import Clock, Dot
+from murmurate.core.effect import (
+    Adopted,
+    Applied,
+    Deliver,
+    Drop,
+    Effect,
+    Rejoin,
+    Rng,
+    Send,
+    Verdict,
+)
+from murmurate.core.gate import Gate, payload_problem
+from murmurate.core.membership import Membership
+from murmurate.core.message import (
+    ALIVE,
+    DEAD,
+    LEFT,
+    SUSPECT,
+    Ack,
+    Message,
+    Ping,
+    PingRequest,
+    Push,
+    Snapshot,
+    SnapshotRequest,
+    Stamp,
+)
+from murmurate.core.peer import PeerConfig
+from murmurate.core.replica import Replica
+from murmurate.errors import LocalProtocolError, RemoteProtocolError
+
+RECEIPTS = 3
+"""A receipt is repeated this often, once in a digest interval."""
+PARTING_INTERVALS = 4
+"""Digest intervals in which the last receipts of one who has left arrive."""
+DEAD_MAX = 256
+"""So many dead are probed in case they come back; then the one dead for longest is forgotten."""
+
+_REASONS = {"a later total came before": "duplicate", "takes back more than is here": "short"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """To myself, never to others: take back what that life of a partner has not confirmed.
+
+    What comes back was assigned some time ago: it moves the model, and weights change in `fold`.
+    """
+
+    life: int
+    forget: bool
+    """For good: the counters go, too."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """The last share of a link, from `take` until it is confirmed."""
+
+    life: int
+    seq: int
+    flying: bool = True
+    lost: bool = False
+    void: bool = False
+    """Nobody waits for it any more; only the link has to say that it is free again."""
+    again_at: float = math.inf
+    """When it is sent again: set when first asked for, for a link does not tell the time."""
+
+
+class MixingPeer:
+    """One node that mixes weights. A newcomer is not `synced` until it has its first snapshot."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        replica: Replica,
+        *,
+        rng: Rng,
+        config: PeerConfig | None = None,
+        synced: bool = True,
+        address: str = "",
+    ) -> None:
+        self.config = config = config or PeerConfig()
+        self.name = name
+        self.epoch = epoch
+        self.replica = replica
+        self.rng = rng
+        self.synced = synced
+        self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)
+        self.gate = Gate(name, epoch)
+        self.averager = Averager(replica.weights, name, epoch, replica.clock)
+        if not synced:
+            # Of no weight yet, it can take shares already: nothing waits for its snapshot.
+            self.averager.held.zero_()
+        replica.clock = self.averager.clock
+        self.seq = self.clock.last(name, epoch)
+        self._leaving = self._over = False
+        self._turn = 0
+        self._neighbours: tuple[str, ...] = ()
+        self._neighbours_version = -1
+        self._due: dict[str, None] = {}
+        """Who gets a share as soon as its link can take one."""
+        self._flights: dict[str, _Flight] = {}
+        self._taken_at: dict[str, float] = {}
+        self._owed: dict[str, int] = {}
+        """Whom to repeat a receipt, and how often."""
+        self._dead: dict[str, tuple[float, int]] = {}
+        self._parting: dict[str, tuple[float, int]] = {}
+        self._returning: Counter[str] = Counter()
+        """Of whom a `Gone` was delivered and not folded yet: no shares meanwhile."""
+        self._refused: dict[str, int] = {}
+        """Lives that have no counters of mine any more."""
+        self._upkeep_due = 0.0
+        self._snapshot_asked = -math.inf
+
+    # -- my own updates --------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock:
+        return self.replica.clock
+
+    def context(self) -> Clock:
+        """Take this when a batch is started."""
+        return self.replica.context()
+
+    def room(self, nbytes: int) -> bool:
+        """Nothing of an update is kept: there is always room for the next."""
+        return True
+
+    def prepare(self, delta: torch.Tensor, context: Clock) -> Push:
+        """An update with its id, to be `commit`ted next. Changes nothing."""
+        if not self.synced:
+            raise LocalProtocolError("no snapshot yet: there is nothing to train on")
+        if problem := payload_problem(delta, self.replica.weights):
+            raise LocalProtocolError(f"delta: {problem}")
+        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), context),), delta)
+
+    def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
+        """Put an update of mine in; a turn is due.
+
+        The own model makes just this step; the mass moves by weight × delta (`Averager.local`).
+        `in_weights`: the optimizer has changed the weights already.
+        """
+        (stamp,) = push.stamps
+        if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
+            raise LocalProtocolError(f"{stamp.dot} is not my next update")
+        dot, staleness = self.averager.local(push.payload, stamp.context)
+        self.seq += 1
+        if not in_weights:
+            self.averager.write(self.replica.weights)
+        self.turn()
+        return [Applied((dot,), (staleness,))]
+
+    def turn(self) -> None:
+        """Partners are due a share. Called by `commit`; a driver whose training is over may call it
+        now and then: each turn draws the replicas together."""
+        if not self.synced or self._leaving:
+            return
+        self._turn += 1
+        kind = self.config.topology
+        if kind == "full":
+            free = [to for to in self._near() if to not in self._flights and self._shares(to)]
+            chosen = [free[self.rng.randrange(len(free))]] if free else []
+        elif kind == "one-peer-exponential":
+            chosen = list(topology.open_now(kind, self.name, self.membership.live(), self._turn))
+        else:
+            chosen = list(self._near())
+        self._due.update(dict.fromkeys(to for to in chosen if self._shares(to)))
+
+    # -- what the links take ---------------------------------------------------------------------
+
+    def ready(self, now: float) -> list[str]:
+        """Peers for which `take` has something now."""
+        return [to for to in dict.fromkeys((*self._due, *self._flights)) if self._free(to, now)]
+
+    def take(self, to: str, now: float) -> Share | None:
+        """A share for a peer whose link can carry one; then `landed` or `lost` must follow.
+
+        The links of one turn get equal parts, though they are served one after another.
+        """
+        if not self._free(to, now):
+            return None
+        self._due.pop(to, None)
+        flight = self._flights.get(to)
+        # What got lost goes once more as it is: then a broken transfer can be taken up again. What
+        # landed and did not get in needs more in it, see «takes back more than is here».
+        same = self._leaving or (flight is not None and flight.lost)
+        part = 0.0 if same else 1.0 / (len(self._due) + 2)
+        share = self.averager.assign(to, self.membership.epoch(to) or 0, part)
+        if share is None:
+            return None
+        self._flights[to] = _Flight(share.to_epoch, share.seq)
+        self._taken_at[to] = now
+        return share
+
+    def landed(self, to: str, message: object) -> None:
+        """It is there, folded or dropped; whether it is in, a receipt says."""
+        self._ended(to, message, lost=False)
+
+    def lost(self, to: str, message: object) -> None:
+        """The link broke with it, and it may be there or not: it is sent again."""
+        self._ended(to, message, lost=True)
+
+    def wants(self, sender: str, seq: int, epoch: int, to_epoch: int) -> bool:
+        """Whether an offered share would bring anything; if not, its receipt was lost."""
+        last = self.averager.receipt(sender, epoch).seq
+        if to_epoch == self.epoch and seq <= last:
+            self._owed[sender] = RECEIPTS
+        return to_epoch == self.epoch and seq > last and not self.averager.retired(sender, epoch)
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message | Share | Receipt, now: float) -> list[Effect]:
+        """Check a message and answer it. `RemoteProtocolError`: nothing has changed."""
+        if sender == self.name:
+            raise RemoteProtocolError("sender", f"{sender}: my id is used elsewhere")
+        if isinstance(message, Ping | PingRequest | Ack):
+            return self._verdicts(self.membership.receive(sender, message, now), now)
+        effects: list[Effect] = []
+        if isinstance(message, Share):
+            self._check_share(message, now)
+            self._confirm(sender, Receipt(message.seen, message.epoch, message.to_epoch))
+            effects.append(Deliver(sender, message))
+        elif isinstance(message, Receipt):
+            effects += self._on_receipt(sender, message)
+        elif isinstance(message, SnapshotRequest):
+            if self.synced:
+                effects.append(Send(sender, self.snapshot()))
+        elif isinstance(message, Snapshot):
+            if problem := payload_problem(message.weights, self.replica.weights):
+                raise RemoteProtocolError("snapshot.weights", problem)
+            self._check_clock("snapshot.clock", message.clock, now)
+            effects += self._verdicts(self.membership.learn(message.members, now), now)
+            effects.append(Deliver(sender, message))
+        else:
+            kind = type(message).__name__
+            raise RemoteProtocolError("message", f"{kind}: the rule here is average, not sum")
+        return self.heard(sender, now) + effects
+
+    def heard(self, sender: str, now: float) -> list[Effect]:
+        """A sign of life that is not a message yet: a piece of a long one."""
+        return self._verdicts(self.membership.heard(sender, now), now)
+
+    def fold(self, sender: str, message: Share | Snapshot | Gone, now: float) -> list[Effect]:
+        """Let a delivered message change the weights, or say why it does not.
+
+        `Applied` for a share: one merge has one staleness, the distance of the two clocks. Its dot
+        is the sender's newest update in it (number 0: it has made none), for all that came with it
+        is in there as a part only, and no single update is applied.
+        """
+        if isinstance(message, Snapshot):
+            return self._adopt(sender, message)
+        if isinstance(message, Gone):
+            return self._take_back(sender, message)
+        life = (sender, message.epoch)
+        if self.averager.retired(*life):
+            detail = "its counters are gone"
+            return [Drop(sender, "stale", detail), Send(sender, Receipt(0, self.epoch, life[1]))]
+        if self._leaving:
+            # Else it would go with me, and the last receipts would not be the last.
+            return [Drop(sender, "leaving"), *self._receipts(life)]
+        outcome = self.averager.receive(sender, message)
+        if not isinstance(outcome, Merged):
+            reason = _REASONS.get(outcome.reason, "stale")
+            return [Drop(sender, reason, outcome.reason), *self._receipts(life)]
+        if self.synced:
+            self.averager.write(self.replica.weights)
+        self._owed[sender] = RECEIPTS
+        dot = Dot(*life, message.clock.last(*life))
+        return [Applied((dot,), (outcome.staleness,)), *self._receipts(life)]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Whatever is due: probes, receipts again, the end of lives."""
+        effects: list[Effect] = []
+        if now >= self.membership.due:
+            effects += self._verdicts(self.membership.tick(now), now)
+        if now >= self._upkeep_due:
+            interval = self.config.digest_interval_s * (0.75 + 0.5 * self.rng.random())
+            self._upkeep_due = now + interval
+            effects += self._upkeep(now)
+        return effects
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def join(self, names: Iterable[str], now: float) -> list[Effect]:
+        """Get to know the seed peers."""
+        self._upkeep_due = now
+        seed_peers = [name for name in dict.fromkeys(names) if name != self.name]
+        return self._verdicts(self.membership.join(seed_peers, now), now)
+
+    def leave(self, now: float) -> list[Effect]:
+        """Say that I leave, and what I have of everyone; keep driving me until `settled`.
+
+        What I hold goes with me, as a crash would take it: the others have the mean of the rest.
+        """
+        self._leaving = True
+        self._due.clear()
+        givers = self.averager.givers()
+        self._owed = dict.fromkeys(givers, RECEIPTS)
+        effects = self._verdicts(self.membership.leave(now, self.seq), now)
+        return effects + [e for life in givers.items() for e in self._receipts(life)]
+
+    def settled(self) -> bool:
+        """No share is due, on its way or unconfirmed."""
+        waiting = any(not flight.void for flight in self._flights.values())
+        return not self._due and not waiting and not self._returning
+
+    def snapshot(self) -> Snapshot:
+        """Weights and clock of one instant, and who is there."""
+        weights, clock = self.replica.snapshot()
+        return Snapshot(weights, clock, (), self.membership.rumours())
+
+    # -- inside: shares --------------------------------------------------------------------------
+
+    def _check_share(self, share: Share, now: float) -> None:
+        if share.total.shape != self.averager.held.shape:
+            size, own = len(share.total) - 1, len(self.replica.weights)
+            raise RemoteProtocolError("share.total", f"{size} elements, the model has {own}")
+        if share.epoch < 1:
+            raise RemoteProtocolError("share.epoch", f"{share.epoch}: lives are numbered from 1")
+        self._check_clock("share.clock", share.clock, now)
+
+    def _check_clock(self, what: str, clock: Clock, now: float) -> None:
+        if clock.generation or clock.base:
+            raise RemoteProtocolError(what, "of a generation: the rule here is average, not sum")
+        self.gate.check_clock(what, clock, self.seq, now)
+
+    def _receipts(self, life: tuple[str, int]) -> list[Effect]:
+        """What I have of that life; of nothing I say nothing, for that would mean «forgotten»."""
+        receipt = self.averager.receipt(*life)
+        return [Send(life[0], receipt)] if receipt.seq else []
+
+    def _on_receipt(self, sender: str, receipt: Receipt) -> list[Effect]:
+        if receipt.seq < 0:
+            raise RemoteProtocolError("receipt.seq", f"{receipt.seq} is negative")
+        if receipt.seq:
+            self._confirm(sender, receipt)
+        elif (receipt.epoch, receipt.to_epoch) == (self.membership.epoch(sender), self.epoch):
+            self._refused[sender] = receipt.epoch
+            return self._end(sender, receipt.epoch, forget=False)
+        return []
+
+    def _confirm(self, sender: str, receipt: Receipt) -> None:
+        self.averager.confirm(sender, receipt)
+        self._clear(sender)
+
+    def _clear(self, to: str) -> None:
+        flight = self._flights.get(to)
+        if flight is not None and not flight.flying and not self.averager.unconfirmed(to):
+            del self._flights[to]
+
+    def _ended(self, to: str, message: object, *, lost: bool) -> None:
+        """A share is not on its way any more; those of lives that are over, nobody waits for."""
+        flight = self._flights.get(to)
+        if flight is None or not isinstance(message, Share):
+            return
+        if (flight.life, flight.seq) == (message.to_epoch, message.seq):
+            flight.flying, flight.lost = False, lost
+            if flight.void:
+                del self._flights[to]
+            self._clear(to)
+
+    def _free(self, to: str, now: float) -> bool:
+        """Whether a link may have its next share, or its last one again."""
+        flight = self._flights.get(to)
+        if (flight is not None and flight.flying) or not self._shares(to):
+            return False
+        if now < self._taken_at.get(to, -math.inf) + self.config.pace_s:
+            return False
+        if flight is None:
+            return True
+        wait_s = self.config.digest_interval_s if flight.lost else self.config.snapshot_wait_s
+        flight.again_at = min(flight.again_at, now + wait_s)
+        return now >= flight.again_at
+
+    def _shares(self, to: str) -> bool:
+        """Whether it can get shares: alive, met, and nobody's counters are gone."""
+        life = self.membership.epoch(to)
+        if not life or to == self.name or self.membership.state(to) not in (ALIVE, SUSPECT):
+            return False
+        if to in self._returning:
+            return False
+        return not self._is_apart(to, life)
+
+    def _is_apart(self, name: str, life: int) -> bool:
+        """Whether its counters of me are gone, or mine of it."""
+        return self._refused.get(name) == life or self.averager.retired(name, life)
+
+    def _near(self) -> tuple[str, ...]:
+        if self._neighbours_version != self.membership.version:
+            self._neighbours_version = self.membership.version
+            live = self.membership.live()
+            self._neighbours = topology.neighbours(self.config.topology, self.name, live)
+        return self._neighbours
+
+    # -- inside: snapshots -----------------------------------------------------------------------
+
+    def _adopt(self, sender: str, snapshot: Snapshot) -> list[Effect]:
+        """Begin with another's weights, of weight 1; what came by shares before is in as well."""
+        if self.synced or self._leaving:
+            return [Drop(sender, "unwanted", "a snapshot: I have weights, or leave")]
+        self.averager.held[:-1] += snapshot.weights
+        self.averager.held[-1] += 1.0
+        self.clock.merge(snapshot.clock)
+        self.averager.write(self.replica.weights)
+        self.synced = True
+        return [Adopted(sender, snapshot, (), (), ())]
+
+    def _ask_snapshot(self, now: float) -> list[Effect]:
+        others = [name for name in self.membership.live() if name != self.name]
+        if not others or now < self._snapshot_asked + self.config.snapshot_wait_s:
+            return []
+        self._snapshot_asked = now
+        return [Send(others[self.rng.randrange(len(others))], SnapshotRequest())]
+
+    # -- inside: members -------------------------------------------------------------------------
+
+    def _verdicts(self, effects: list[Effect], now: float) -> list[Effect]:
+        """What a birth, a death, a departure or a return means for the counters."""
+        out = list(effects)
+        for verdict in effects:
+            if not isinstance(verdict, Verdict) or verdict.name == self.name:
+                continue
+            name, life = verdict.name, verdict.epoch
+            if verdict.state == DEAD:
+                out += self._end(name, life, forget=False)
+                self._dead[name] = (now, life)
+            elif verdict.state == LEFT:
+                self._cut(name)
+                self._dead.pop(name, None)
+                interval_s = self.config.digest_interval_s
+                self._parting[name] = (now + PARTING_INTERVALS * interval_s, life)
+                out += self._receipts((name, life))
+            else:
+                flight = self._flights.get(name)
+                if self.averager.outlived(name, life):
+                    out += self._end(name, life - 1, forget=True)
+                elif flight is not None and flight.life != life:
+                    self._cut(name)
+                if self.averager.retired(name, life):
+                    out.append(Send(name, Receipt(0, self.epoch, life)))
+                elif name in self._dead and not self._leaving and self.synced:
+                    self._due[name] = None  # it may have what I took back: the next share says so
+                self._dead.pop(name, None)
+                self._parting.pop(name, None)
+        return out
+
+    def _end(self, name: str, life: int, *, forget: bool) -> list[Effect]:
+        """No shares any more; what is unconfirmed comes back when weights may change."""
+        self._cut(name)
+        if self.averager.unconfirmed(name):
+            self._returning[name] += 1
+            return [Deliver(name, Gone(life, forget))]
+        if forget:
+            self.averager.close(name, life)
+        return []
+
+    def _take_back(self, name: str, gone: Gone) -> list[Effect]:
+        self._returning[name] -= 1
+        self._returning = +self._returning
+        back = self._shares(name) and self.membership.epoch(name) == gone.life
+        if gone.forget:
+            regained = self.averager.close(name, gone.life)
+        else:
+            regained = 0.0 if back else self.averager.reclaim(name)
+        if regained and self.synced:
+            self.averager.write(self.replica.weights)
+        return []
+
+    def _cut(self, name: str) -> None:
+        """Nothing goes to it for now, and nothing that did is waited for."""
+        self._due.pop(name, None)
+        self._taken_at.pop(name, None)
+        flight = self._flights.get(name)
+        if flight is not None and flight.flying:
+            flight.void = True
+        elif flight is not None:
+            del self._flights[name]
+
+    def _upkeep(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self.synced:
+            effects += self._ask_snapshot(now)
+        givers = self.averager.givers()
+        for name, left in list(self._owed.items()):
+            if name in givers:
+                effects += self._receipts((name, givers[name]))
+            self._owed[name] = left - 1
+            if left <= 1:
+                del self._owed[name]
+        for name, (until, life) in list(self._parting.items()):
+            if now >= until:
+                del self._parting[name]
+                effects += self._end(name, life, forget=True)
+        for name, (since, life) in list(self._dead.items()):
+            if now >= since + self.config.forget_after_s:
+                effects += self._end(name, life, forget=True)
+        self._forget_members(now)
+        return effects + self._rejoin()
+
+    def _forget_members(self, now: float) -> None:
+        """Who left needs no record after a while; of the dead, so many as can be probed."""
+        gone: list[tuple[float, str]] = []
+        for rumour in self.membership.rumours():
+            since, name = self.membership.since(rumour.name), rumour.name
+            if rumour.state == LEFT and name != self.name and name not in self._parting:
+                if now >= since + self.config.forget_after_s:
+                    self.membership.forget(name)
+            elif rumour.state == DEAD:
+                gone.append((since, name))
+        for _, name in sorted(gone)[:-DEAD_MAX]:
+            if name not in self._returning:
+                _, life = self._dead.pop(name, (now, 0))
+                self.averager.close(name, life)
+                self.membership.forget(name)
+        epoch = self.membership.epoch
+        self._refused = {n: life for n, life in self._refused.items() if epoch(n) == life}
+
+    def _rejoin(self) -> list[Effect]:
+        """Where counters are gone between two sides, the smaller one starts again; of two equal
+        ones, that without the first name."""
+        live = self.membership.live()
+        life = self.membership.epoch
+        apart = [n for n in live if n != self.name and self._is_apart(n, life(n) or -1)]
+        mine = len(live) - len(apart)
+        if not apart or self._leaving or self._over or not self.synced:
+            return []
+        if len(apart) < mine or (len(apart) == mine and live[0] not in apart):
+            return []
+        self._over = True
+        return [Rejoin(f"{', '.join(apart[:3])} and I were apart for too long to go on as before")]

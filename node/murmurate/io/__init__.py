@@ -1,0 +1,1 @@
+"""The edge: what crosses the border between this process and the network."""

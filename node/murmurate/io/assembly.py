@@ -1,0 +1,300 @@
+"""The receiving side of a link, without the network: frames in, whole messages and receipts out.
+
+Pieces are copied into one buffer of exactly the size the receiver itself expects for that head;
+a sender cannot make it larger. Memory for large messages comes from one `Depot`, shared by all
+links: when it is used up, further offers wait for their turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from murmurate.errors import RemoteProtocolError
+from murmurate.io import wire
+from murmurate.io.link import as_bytes
+from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, Limits
+
+if TYPE_CHECKING:
+    from murmurate.io.transport import Ears
+
+PARTIALS_MAX = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Incoming:
+    """A bulk message of which `filled` bytes are here."""
+
+    number: int
+    total: int
+    key: int
+    head: wire.BulkHead
+    payload: torch.Tensor | None = None
+    """None: offered, and waiting for memory."""
+    filled: int = 0
+
+    @property
+    def large(self) -> bool:
+        return self.total > INLINE_BYTES
+
+    def allocate(self) -> None:
+        dtype = wire.payload_dtype(self.head)
+        self.payload = torch.empty(self.total // dtype.itemsize, dtype=dtype)
+
+    def write(self, raw: memoryview) -> None:
+        assert self.payload is not None
+        as_bytes(self.payload)[self.filled : self.filled + len(raw)] = raw
+        self.filled += len(raw)
+
+
+@dataclass(slots=True, eq=False)
+class _Partial:
+    payload: torch.Tensor
+    filled: int
+    total: int
+    until: float
+
+
+class Depot:
+    """Memory for large messages under way, all links together, and the parts of broken ones."""
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self.limits = limits
+        self.now = now
+        self._budget = limits.budget_bytes
+        self._used = 0
+        self._waiting: deque[tuple[Assembly, _Incoming]] = deque()
+        self._partials: dict[tuple[str, int, int], _Partial] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
+    def ask(self, assembly: Assembly, incoming: _Incoming) -> None:
+        """Memory for an offer, now or later: then the assembly grants it."""
+        self._budget = max(self._budget, 2 * incoming.total)
+        self._waiting.append((assembly, incoming))
+        self._serve()
+
+    def release(self, nbytes: int) -> None:
+        self._used -= nbytes
+        self._serve()
+
+    def leave(self, assembly: Assembly) -> None:
+        """A link is closed: its offers need no answer."""
+        self._waiting = deque(item for item in self._waiting if item[0] is not assembly)
+
+    def keep(self, who: tuple[str, int], incoming: _Incoming) -> None:
+        """The link broke in the middle: what is here may save sending it again."""
+        assert incoming.payload is not None
+        until = self.now() + self.limits.partial_s
+        partial = _Partial(incoming.payload, incoming.filled, incoming.total, until)
+        self._forget((*who, incoming.key))
+        self._partials[*who, incoming.key] = partial
+        if len(self._partials) > PARTIALS_MAX:
+            self._forget(next(iter(self._partials)))
+        self._serve()
+
+    def sweep(self) -> None:
+        now = self.now()
+        for key in [key for key, partial in self._partials.items() if partial.until <= now]:
+            self._forget(key)
+        self._serve()
+
+    def _forget(self, key: tuple[str, int, int]) -> None:
+        partial = self._partials.pop(key, None)
+        if partial is not None:
+            self._used -= partial.total
+
+    def _serve(self) -> None:
+        while self._waiting:
+            assembly, incoming = self._waiting[0]
+            name = (*assembly.who, incoming.key)
+            partial = self._partials.get(name)
+            if partial is not None and partial.total == incoming.total:
+                del self._partials[name]  # its memory stays in use, by the transfer again
+                incoming.payload, incoming.filled = partial.payload, partial.filled
+                if partial.payload.dtype != wire.payload_dtype(incoming.head):
+                    incoming.filled = 0
+                    incoming.allocate()
+            else:
+                while self._used + incoming.total > self._budget and self._partials:
+                    self._forget(next(iter(self._partials)))
+                if self._used + incoming.total > self._budget:
+                    return
+                self._used += incoming.total
+                incoming.allocate()
+            self._waiting.popleft()
+            assembly.grant(incoming)
+
+
+class Assembly:
+    """One incoming link: what its sender may send next, and what to answer."""
+
+    def __init__(
+        self,
+        hello: wire.Hello,
+        ears: Ears,
+        depot: Depot,
+        *,
+        call_soon: Callable[[Callable[[], None]], None],
+        on_reply: Callable[[bool], None],
+    ) -> None:
+        """`call_soon`: run this on the loop's thread. `on_reply(at_once)`: `reply` has news."""
+        self.who = (hello.name, hello.epoch)
+        self._sender = hello.name
+        self._ears = ears
+        self._depot = depot
+        self._call_soon = call_soon
+        self._on_reply = on_reply
+        self._current: _Incoming | None = None
+        self._moved_at = 0.0
+        self._number = 0
+        self._unconsumed_bytes = 0
+        self._consumed: set[int] = set()
+        """Consumed out of order: beyond `_landed`."""
+        self._landed = 0
+        self._grants: list[wire.Grant] = []
+        self._fresh_bytes = 0
+        self._said = 0
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def receive(self, frame: wire.Frame) -> None:
+        """RemoteProtocolError: the sender does not keep the rules; close the link."""
+        if frame.hello is not None:
+            raise RemoteProtocolError("frame.hello", "a second one on this link")
+        for note in frame.notes:
+            self._ears.received(self._sender, note, _nothing)
+        if frame.piece is not None:
+            self._piece(frame.piece, frame.raw)
+        elif frame.raw:
+            raise RemoteProtocolError("frame.raw", "without a piece it belongs to")
+
+    def _piece(self, piece: wire.Piece, raw: memoryview) -> None:
+        current = self._current
+        if current is None:
+            current = self._begin(piece)
+            if current is None:
+                return
+        elif piece.offer or piece.head is not None:
+            raise RemoteProtocolError("bulk.head", f"transfer {current.number} is not complete")
+        if piece.number != current.number or piece.total != current.total:
+            raise RemoteProtocolError("bulk.number", f"transfer {current.number} is not complete")
+        if current.payload is None:
+            raise RemoteProtocolError("bulk.raw", "not granted yet")
+        if piece.offset != current.filled or not raw or len(raw) > current.total - current.filled:
+            problem = (
+                f"{len(raw)} bytes at {piece.offset}, {current.filled} of {current.total} here"
+            )
+            raise RemoteProtocolError("bulk.offset", problem)
+        current.write(raw)
+        self._moved_at = self._depot.now()
+        if current.filled < current.total:
+            self._ears.heard(self._sender)
+            return
+        self._current = None
+        self._deliver(current)
+
+    def _begin(self, piece: wire.Piece) -> _Incoming | None:
+        """A new transfer; None: an offer, answered or waiting."""
+        if piece.number != self._number + 1:
+            raise RemoteProtocolError("bulk.number", f"{piece.number} after {self._number}")
+        if piece.head is None or piece.offset:
+            raise RemoteProtocolError("bulk.head", "missing at the beginning of a transfer")
+        if piece.offer != (piece.total > INLINE_BYTES):
+            raise RemoteProtocolError("bulk.offer", f"wrong for {piece.total} bytes")
+        if self._unconsumed_bytes >= WINDOW_BYTES:
+            raise RemoteProtocolError("bulk.number", "more than the window takes")
+        expected = self._ears.expected_bytes(piece.head)
+        if piece.total != expected:
+            raise RemoteProtocolError("bulk.total", f"{piece.total} bytes, expected {expected}")
+        self._number = piece.number
+        incoming = _Incoming(piece.number, piece.total, piece.key, piece.head)
+        if not piece.offer:
+            self._unconsumed_bytes += piece.total
+            incoming.allocate()
+            self._current = incoming
+            return incoming
+        if not self._ears.wants(self._sender, piece.head):
+            self._grants.append(wire.Grant(number=piece.number, offset=0, skip=True))
+            self._count(piece.number)
+            self._on_reply(True)
+            return None
+        self._unconsumed_bytes += piece.total
+        self._current = incoming
+        self._depot.ask(self, incoming)
+        return None
+
+    def grant(self, incoming: _Incoming) -> None:
+        """There is memory for an offer."""
+        self._moved_at = self._depot.now()
+        self._grants.append(wire.Grant(number=incoming.number, offset=incoming.filled, skip=False))
+        self._on_reply(True)
+
+    def _deliver(self, incoming: _Incoming) -> None:
+        assert incoming.payload is not None
+        freed = False
+
+        def free() -> None:
+            nonlocal freed
+            if freed:
+                return
+            freed = True
+            if incoming.large:
+                self._depot.release(incoming.total)
+            self._unconsumed_bytes -= incoming.total
+            self._fresh_bytes += incoming.total
+            self._count(incoming.number)
+            self._on_reply(self._fresh_bytes >= WINDOW_BYTES // 4)
+
+        payload, incoming.payload = incoming.payload, None
+        try:
+            message = wire.put_together(incoming.head, payload)
+            self._ears.received(self._sender, message, lambda: self._call_soon(free))
+        except RemoteProtocolError:
+            free()
+            raise
+
+    def _count(self, number: int) -> None:
+        self._consumed.add(number)
+        while self._landed + 1 in self._consumed:
+            self._landed += 1
+            self._consumed.remove(self._landed)
+
+    # -- what goes back --------------------------------------------------------------------------
+
+    def reply(self) -> bytes | None:
+        """What to tell the sender now; None: nothing new."""
+        if not self._grants and self._landed == self._said:
+            return None
+        grants, self._grants = tuple(self._grants), []
+        self._said = self._landed
+        self._fresh_bytes = 0
+        return wire.encode_reply(wire.Reply(welcome=None, grants=grants, landed=self._landed))
+
+    def stalled(self) -> bool:
+        """In the middle of a transfer, and nothing comes."""
+        current = self._current
+        if current is None or current.payload is None:
+            return False
+        return self._depot.now() - self._moved_at > self._depot.limits.stall_s
+
+    def close(self) -> None:
+        """The link is gone; a large transfer that was under way is kept for its next try."""
+        self._depot.leave(self)
+        current, self._current = self._current, None
+        if current is None or current.payload is None or not current.large:
+            return
+        if current.filled:
+            self._depot.keep(self.who, current)
+        else:
+            self._depot.release(current.total)
+
+
+def _nothing() -> None:
+    """Small messages need no receipt."""

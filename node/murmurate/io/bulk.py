@@ -1,0 +1,281 @@
+"""Messages with a tensor: a head (small, protobuf) and the tensor's bytes in pieces.
+
+The head comes before the bytes, so that a receiver knows what they are, and how many there should
+be, before it spends memory on them.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from murmurate.core.averaging import Share
+from murmurate.core.clock import Clock
+from murmurate.core.message import Generation, Push, Rumour, Snapshot, Stamp
+from murmurate.core.runs import SEQ_MAX
+from murmurate.errors import LocalProtocolError, RemoteProtocolError
+from murmurate.io import fields
+from murmurate.io.notes import (
+    generation_to_pb,
+    generations_from_pb,
+    rumour_from_pb,
+    rumour_to_pb,
+)
+from murmurate.io.stamps import CONTEXTS_MAX, read_stamps, write_push
+from murmurate.v1 import peer_pb2 as pb
+
+HEAD_BYTES_MAX = 60 << 10
+TOTAL_BYTES_MAX = 1 << 42
+"""No tensor is larger; whether it is this model's size is for the receiver to say."""
+MEMBERS_MAX = 4096
+
+DTYPES = {"f4": torch.float32, "f8": torch.float64, "i8": torch.int64}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_SWAP = sys.byteorder == "big"
+
+
+@dataclass(frozen=True, slots=True)
+class PushHead:
+    stamps: tuple[Stamp, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHead:
+    clock: Clock
+    history: tuple[Generation, ...]
+    members: tuple[Rumour, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHead:
+    seq: int
+    epoch: int
+    to_epoch: int
+    clock: Clock
+    seen: int
+
+    @property
+    def dtype(self) -> str:
+        return "f8"
+
+
+BulkHead = PushHead | SnapshotHead | ShareHead
+Bulk = Push | Snapshot | Share
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes `offset` … of transfer `number`, which has `total`; or an offer of it."""
+
+    number: int
+    offset: int
+    total: int
+    key: int
+    offer: bool
+    head: BulkHead | None
+
+
+# -- a message and its parts ---------------------------------------------------------------------
+
+
+def take_apart(message: Bulk) -> tuple[BulkHead, torch.Tensor]:
+    """The head, and the tensor: flat, contiguous, on the CPU, its bytes as on the wire."""
+    match message:
+        case Push():
+            tensor = message.payload
+            head: BulkHead = PushHead(message.stamps, _dtype_name(tensor))
+        case Snapshot():
+            tensor = message.weights
+            head = SnapshotHead(
+                message.clock, message.history, message.members, _dtype_name(tensor)
+            )
+        case Share():
+            tensor = message.total
+            head = ShareHead(
+                message.seq, message.epoch, message.to_epoch, message.clock, message.seen
+            )
+    tensor = tensor.detach().reshape(-1).cpu().contiguous()
+    return head, _swapped(tensor.clone()) if _SWAP else tensor
+
+
+def put_together(head: BulkHead, payload: torch.Tensor) -> Bulk:
+    """The message; `payload` holds the bytes as they came, in a tensor of the head's dtype."""
+    if payload.dtype != DTYPES[head.dtype] or payload.dim() != 1:
+        raise RemoteProtocolError("bulk.dtype", f"{head.dtype}, the tensor is {payload.dtype}")
+    if _SWAP:
+        payload = _swapped(payload)
+    match head:
+        case PushHead():
+            return Push(head.stamps, payload)
+        case SnapshotHead():
+            return Snapshot(payload, head.clock, head.history, head.members)
+        case ShareHead():
+            return Share(head.seq, head.epoch, head.to_epoch, payload, head.clock, head.seen)
+
+
+def payload_dtype(head: BulkHead) -> torch.dtype:
+    """What the bytes that belong to this head are."""
+    return DTYPES[head.dtype]
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    try:
+        return _DTYPE_NAMES[tensor.dtype]
+    except KeyError:
+        raise LocalProtocolError(
+            f"{tensor.dtype} cannot be sent, only {', '.join(map(str, _DTYPE_NAMES))}"
+        ) from None
+
+
+def _swapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes in the other order, in place."""
+    tensor.numpy().byteswap(inplace=True)
+    return tensor
+
+
+# -- pieces --------------------------------------------------------------------------------------
+
+
+def encode_piece(
+    *,
+    number: int = 0,
+    offset: int = 0,
+    total: int,
+    key: int = 0,
+    head: BulkHead | bytes | None = None,
+    offer: bool = False,
+) -> bytes:
+    """The bytes of a `Bulk`. A head that goes to several links is best encoded once before."""
+    out = b"\x08" + varint(number) + b"\x10" + varint(offset) + b"\x18" + varint(total)
+    if head is not None:
+        out += head if isinstance(head, bytes) else encode_head(head)
+    if offer:
+        out += b"\x38\x01"
+    if key:
+        out += b"\x41" + key.to_bytes(8, "little")
+    return out
+
+
+def decode_piece(data: bytes | memoryview, raw_bytes: int) -> Piece:
+    """A checked piece, which comes with so many raw bytes."""
+    m = fields.parsed("bulk", pb.Bulk, data, HEAD_BYTES_MAX + 64)
+    number, offset, total = m.number, m.offset, m.total
+    if not 0 < number <= SEQ_MAX:
+        raise RemoteProtocolError("bulk.number", f"{number}, expected 1 to {SEQ_MAX}")
+    if not 0 < total <= TOTAL_BYTES_MAX:
+        raise RemoteProtocolError("bulk.total", f"{total}, expected 1 to {TOTAL_BYTES_MAX}")
+    if offset + raw_bytes > total:
+        raise RemoteProtocolError("bulk.offset", f"{offset} + {raw_bytes} of {total} bytes")
+    kind = m.WhichOneof("head")
+    if m.offer:
+        if kind is None:
+            raise RemoteProtocolError("bulk.head", "an offer that does not say of what")
+        if offset or raw_bytes:
+            raise RemoteProtocolError("bulk.offer", "it comes with bytes")
+    elif not raw_bytes:
+        raise RemoteProtocolError("bulk.raw", "a piece without bytes")
+    elif kind is not None and offset:
+        raise RemoteProtocolError("bulk.head", f"again, at byte {offset}")
+    head: BulkHead | None = None
+    if kind == "push":
+        head = PushHead(read_stamps(m.push), _read_dtype("push.dtype", m.push.dtype))
+    elif kind == "snapshot":
+        head = _read_snapshot(m.snapshot)
+    elif kind == "share":
+        head = _read_share(m.share)
+    return Piece(number, offset, total, m.key, m.offer, head)
+
+
+# -- heads ---------------------------------------------------------------------------------------
+
+
+def encode_head(head: BulkHead) -> bytes:
+    """The bytes of the head as part of a `Bulk`; `LocalProtocolError` when they are too many."""
+    data, work = _head_bytes(head)
+    if len(data) > HEAD_BYTES_MAX or work > CONTEXTS_MAX:
+        raise LocalProtocolError(
+            f"{type(head).__name__}: {len(data)} bytes, at most {HEAD_BYTES_MAX}"
+        )
+    return data
+
+
+def push_fits(push: Push) -> bool:
+    """Whether the stamps of this sum fit into a head. One always does, short of 1,000 origins."""
+    if len(push.stamps) == 1 and len(push.stamps[0].context.ranges()) <= 256:
+        return True
+    data, work = _head_bytes(PushHead(push.stamps, _dtype_name(push.payload)))
+    return len(data) <= HEAD_BYTES_MAX and work <= CONTEXTS_MAX
+
+
+def _head_bytes(head: BulkHead) -> tuple[bytes, int]:
+    """The bytes, and the work of reading its contexts."""
+    work = 0
+    try:
+        match head:
+            case PushHead():
+                push, work = write_push(head.dtype, head.stamps)
+                m = pb.Bulk(push=push)
+            case SnapshotHead():
+                m = pb.Bulk(
+                    snapshot=pb.SnapshotHead(
+                        dtype=head.dtype,
+                        clock=head.clock.to_bytes(),
+                        history=[generation_to_pb(each) for each in head.history],
+                        members=[rumour_to_pb(each) for each in head.members],
+                    )
+                )
+            case ShareHead():
+                m = pb.Bulk(
+                    share=pb.ShareHead(
+                        seq=head.seq,
+                        epoch=head.epoch,
+                        to_epoch=head.to_epoch,
+                        clock=head.clock.to_bytes(),
+                        seen=head.seen,
+                    )
+                )
+        return m.SerializeToString(), work
+    except (ValueError, TypeError) as error:
+        raise LocalProtocolError(f"{type(head).__name__}: {error}") from error
+
+
+def _read_snapshot(m: pb.SnapshotHead) -> SnapshotHead:
+    return SnapshotHead(
+        fields.clock("snapshot.clock", m.clock),
+        generations_from_pb("snapshot.history", m.history),
+        tuple(
+            rumour_from_pb(each) for each in fields.few("snapshot.members", m.members, MEMBERS_MAX)
+        ),
+        _read_dtype("snapshot.dtype", m.dtype),
+    )
+
+
+def _read_share(m: pb.ShareHead) -> ShareHead:
+    return ShareHead(
+        fields.number("share.seq", m.seq, 1),
+        fields.number("share.epoch", m.epoch, 1),
+        fields.number("share.to_epoch", m.to_epoch, 1),
+        fields.clock("share.clock", m.clock),
+        fields.number("share.seen", m.seen),
+    )
+
+
+def _read_dtype(field: str, dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise RemoteProtocolError(field, f"{dtype[:20]!r}, one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,193 @@
+"""What a peer says of itself to anyone who asks; read without torch, so that `status` is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from murmurate.core.clock import Clock
+from murmurate.errors import LocalProtocolError
+from murmurate.io import fields
+from murmurate.io.fields import PROTOCOL_VERSION
+from murmurate.io.progress import NAMES_MAX, Progress, Staleness
+from murmurate.v1 import peer_pb2 as pb
+
+DESCRIPTION_BYTES_MAX = 4 << 20
+TENSORS_MAX = 1 << 15
+MEMBERS_MAX = 4096
+AXES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTensor:
+    """One tensor of the model, in the order of the flat buffer."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """A member as the described peer sees it, and why."""
+
+    name: str
+    epoch: int
+    state: str
+    address: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """Who a peer is, what it trains, whom it knows and how far all have got."""
+
+    version: int = PROTOCOL_VERSION
+    instance: str
+    """Random for each process: so one's own address is recognised."""
+    run: str
+    swarm: str
+    """The id of the founding; empty while not part of one."""
+    name: str
+    epoch: int
+    address: str
+    synced: bool
+    schema: str
+    tensors: tuple[DescribedTensor, ...] = ()
+    members: tuple[DescribedMember, ...] = ()
+    clock: Clock = field(default_factory=Clock)
+    progress: tuple[Progress, ...] = ()
+
+
+def encode_description(description: Description) -> bytes:
+    d = description
+    try:
+        data: bytes = pb.Description(
+            version=d.version,
+            instance=d.instance,
+            run=d.run,
+            swarm=d.swarm,
+            name=d.name,
+            epoch=d.epoch,
+            address=d.address,
+            synced=d.synced,
+            schema=d.schema,
+            tensors=[
+                pb.TensorDescription(name=t.name, dtype=t.dtype, shape=t.shape) for t in d.tensors
+            ],
+            members=[
+                pb.MemberDescription(
+                    name=m.name,
+                    epoch=m.epoch,
+                    state=fields.STATE_NAMES.index(m.state),  # type: ignore[arg-type]
+                    address=m.address,
+                    reason=m.reason,
+                )
+                for m in d.members
+            ],
+            clock=d.clock.to_bytes(),
+            progress=[progress_to_pb(each) for each in d.progress],
+        ).SerializeToString()
+    except (ValueError, TypeError) as error:
+        raise LocalProtocolError(f"description: {error}") from error
+    if len(data) > DESCRIPTION_BYTES_MAX:
+        raise LocalProtocolError(f"description: {len(data)} bytes, at most {DESCRIPTION_BYTES_MAX}")
+    return data
+
+
+def decode_description(data: bytes) -> Description:
+    m = fields.parsed("description", pb.Description, data, DESCRIPTION_BYTES_MAX)
+    fields.few("description.tensors", m.tensors, TENSORS_MAX)
+    fields.few("description.members", m.members, MEMBERS_MAX)
+    fields.few("description.progress", m.progress, NAMES_MAX)
+    return Description(
+        version=fields.version("description", m.version),
+        instance=fields.name("description.instance", m.instance),
+        run=fields.name("description.run", m.run),
+        swarm=fields.text("description.swarm", m.swarm, fields.NAME_BYTES_MAX),
+        name=fields.name("description.name", m.name),
+        epoch=fields.number("description.epoch", m.epoch),
+        address=fields.text("description.address", m.address),
+        synced=m.synced,
+        schema=fields.name("description.schema", m.schema),
+        tensors=tuple(_tensor(each) for each in m.tensors),
+        members=tuple(_member(each) for each in m.members),
+        clock=fields.clock("description.clock", m.clock),
+        progress=tuple(progress_from_pb(each) for each in m.progress),
+    )
+
+
+def check_describe_request(data: bytes) -> None:
+    """The request has no fields; whatever comes must at least be protobuf, and small."""
+    fields.parsed("describe", pb.DescribeRequest, data, 1024)
+
+
+def _tensor(m: pb.TensorDescription) -> DescribedTensor:
+    fields.few("description.tensors.shape", m.shape, AXES_MAX)
+    return DescribedTensor(
+        fields.text("description.tensors.name", m.name),
+        fields.name("description.tensors.dtype", m.dtype),
+        tuple(fields.number("description.tensors.shape", each) for each in m.shape),
+    )
+
+
+def _member(m: pb.MemberDescription) -> DescribedMember:
+    return DescribedMember(
+        fields.name("description.members.name", m.name),
+        fields.number("description.members.epoch", m.epoch),
+        fields.state("description.members.state", m.state),
+        fields.text("description.members.address", m.address),
+        fields.text("description.members.reason", m.reason),
+    )
+
+
+# -- progress: also a note -----------------------------------------------------------------------
+
+
+def progress_to_pb(progress: Progress) -> pb.Progress:
+    p, s = progress, progress.staleness
+    return pb.Progress(
+        name=p.name,
+        epoch=p.epoch,
+        version=p.version,
+        samples=p.samples,
+        samples_per_s=p.samples_per_s,
+        step_s=p.step_s,
+        loss=p.loss,
+        accuracy=p.accuracy,
+        published=p.published,
+        applied=p.applied,
+        duplicates=p.duplicates,
+        rejected=[pb.Count(reason=reason, count=times) for reason, times in p.rejected],
+        staleness=pb.Staleness(count=s.count, mean=s.mean, p50=s.p50, p99=s.p99, max=s.max),
+        bytes_sent=p.bytes_sent,
+        bytes_received=p.bytes_received,
+        wait_s=p.wait_s,
+        last=p.last,
+        done=p.done,
+        settled=p.settled,
+    )
+
+
+def progress_from_pb(m: pb.Progress) -> Progress:
+    s = m.staleness
+    return Progress(
+        name=m.name,
+        epoch=m.epoch,
+        version=m.version,
+        samples=m.samples,
+        samples_per_s=m.samples_per_s,
+        step_s=m.step_s,
+        loss=m.loss,
+        accuracy=m.accuracy,
+        published=m.published,
+        applied=m.applied,
+        duplicates=m.duplicates,
+        rejected=tuple((each.reason, each.count) for each in m.rejected),
+        staleness=Staleness(s.count, s.mean, s.p50, s.p99, s.max),
+        bytes_sent=m.bytes_sent,
+        bytes_received=m.bytes_received,
+        wait_s=m.wait_s,
+        last=m.last,
+        done=m.done,
+        settled=m.settled,
+    )

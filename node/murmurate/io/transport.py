@@ -1,0 +1,137 @@
+"""The port between the runtime and whatever carries its messages.
+
+A *link* is one way, from me to one peer: I open it when I have something to say, messages leave on
+it in order, and what comes back on it are only receipts. Promises of every transport:
+
+1. What arrives is what was sent, whole and from the peer it says; on one link, in order.
+2. Small messages (`post`) may be lost. They never wait for a bulk message to be through.
+3. Of a bulk message (`carry`) exactly one of `Ears.landed` and `Ears.lost` is told. `landed`: the
+   other side has consumed it. `lost`: it may or may not have arrived; sending it again is harmless.
+4. A link takes a bounded amount of unconsumed bulk messages (`free`), the receiver bounds what it
+   holds for all of them together. Nothing here grows with a peer that is slow, gone or hostile.
+5. A bad message costs its sender the link, and after three in a minute the ear of this node for a
+   while. Nobody else notices.
+
+Everything here is called on the thread of one event loop; `Ears` are never called from inside a
+call of a `Transport` method, always later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from murmurate.core.averaging import Share
+    from murmurate.core.message import Push, Snapshot
+    from murmurate.errors import MurmurateError
+    from murmurate.io.wire import BulkHead, Description, Hello, Welcome
+
+INLINE_BYTES = 8 << 20
+"""Up to this size a bulk message is sent without asking; a larger one is offered first."""
+WINDOW_BYTES = 8 << 20
+"""With less than this unconsumed a link takes one more bulk message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much and how long. The defaults are meant to be left alone; tests shorten them."""
+
+    notes_max: int = 1024
+    """Small messages waiting on one link; the oldest is dropped for a new one."""
+    notes_bytes_max: int = 1 << 20
+    links_max: int = 240
+    """Incoming links at a time."""
+    budget_bytes: int = 64 << 20
+    """Memory for large messages being put together; at least twice the largest of them."""
+    dial_s: float = 5.0
+    """From the first packet to the other side's welcome."""
+    backoff_min_s: float = 0.1
+    backoff_max_s: float = 2.0
+    refused_s: float = 2.0
+    """Who refused me is not asked again before."""
+    stall_s: float = 10.0
+    """A transfer that does not move for this long costs the link."""
+    partial_s: float = 60.0
+    """How long the first part of a large message is kept after its link broke."""
+    landed_s: float = 0.02
+    """Receipts wait for company this long."""
+    reply_s: float = 30.0
+    """A peer that does not read its receipts for this long is cut off."""
+    keepalive_s: float = 10.0
+    keepalive_timeout_s: float = 5.0
+    strikes: int = 3
+    strike_s: float = 60.0
+    quarantine_min_s: float = 60.0
+    quarantine_max_s: float = 3600.0
+
+
+class Ears(Protocol):
+    """What the runtime hears from a transport."""
+
+    def greet(self, hello: Hello) -> Welcome:
+        """Somebody opens a link to me. A `MurmurateError` refuses it with that sentence."""
+
+    def describe(self) -> Description: ...
+
+    def expected_bytes(self, head: BulkHead) -> int:
+        """The exact size of the tensor that such a head comes with, else RemoteProtocolError."""
+
+    def wants(self, sender: str, head: BulkHead) -> bool:
+        """Asked before a large message is sent. False: I have it already."""
+
+    def heard(self, sender: str) -> None:
+        """A piece of a long transfer arrived: its sender is alive, even if it says nothing else."""
+
+    def received(self, sender: str, message: Any, done: Callable[[], None]) -> None:
+        """A whole message. Call `done` (any thread) once it is consumed; of a small one, or not.
+
+        RemoteProtocolError: the message was bad, nothing has changed, `done` is not called.
+        """
+
+    def landed(self, to: str, message: Any) -> None: ...
+
+    def lost(self, to: str, message: Any) -> None: ...
+
+    def refused(self, to: str, error: MurmurateError) -> None:
+        """The other side does not listen to me: other run, schema or version, name taken, …"""
+
+    def rejected(self, reason: str, sender: str, detail: str) -> None:
+        """Something that came in was not used; `reason` is a counter's label."""
+
+
+class Transport(Protocol):
+    """Carries messages between this node and its peers."""
+
+    address: str
+    """Where others reach me; known after `start`."""
+    bytes_sent: int
+    bytes_received: int
+
+    async def start(self, ears: Ears) -> None:
+        """Listen. ConfigError: the address is taken, or cannot be one."""
+
+    async def describe(self, address: str, timeout_s: float) -> Description:
+        """PeerUnavailable, PeerTimeout; SchemaMismatch: what answers there is no peer."""
+
+    def hello(self, hello: Hello) -> None:
+        """What I say first on each link from now on; links opened with another hello are closed."""
+
+    def meet(self, name: str, address: str) -> None:
+        """Where a peer is. Nothing is sent before there is something to say."""
+
+    def drop(self, name: str) -> None:
+        """The peer is gone: close the link, forget its queue."""
+
+    def post(self, to: str, message: Any) -> None:
+        """Send a small message, maybe. Never blocks."""
+
+    def free(self, to: str) -> bool:
+        """Whether the link takes another bulk message now."""
+
+    def carry(self, to: str, message: Push | Snapshot | Share) -> None:
+        """Send a bulk message whose payload does not change any more."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Send what waits, for at most so long; then close everything."""

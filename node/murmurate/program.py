@@ -1,0 +1,345 @@
+"""`murmurate node`: one peer that trains a workload until the swarm's budget is spent.
+
+The loop is an ordinary training loop; what makes it a peer is `murmurate.join`. Beside it the
+program watches for three things, none of which costs a step more than a comparison: a signal, the
+budget, and the launcher (`murmurate up`) at the other end of standard input.
+
+A first SIGTERM or SIGINT ends training after the step at hand: what it made is published, the node
+leaves, exit code 0. A second one does not wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from murmurate import report
+from murmurate.config import Config
+from murmurate.values import STDIN
+
+if TYPE_CHECKING:
+    import torch
+
+    from murmurate.session import Swarm
+    from murmurate.workloads import Workload
+
+LOOK_S = 0.02
+"""Between two looks at the budget and the launcher."""
+TELL_S = 0.25
+"""Between two events, at multiples of it on the machine's clock: so nodes are sampled together."""
+COUNTS_EVERY = 8
+"""Of the events every so-manieth has the whole distribution of staleness."""
+LOSS_EVERY = 20
+EVALUATE_S = 5.0
+EVALUATE_SHARE = 0.05
+"""Of the time, at most, goes into evaluations for the live view."""
+GATE_S = 120.0
+FINISH_S = 10.0
+SETTLE_S = 3.0
+NAP_S = 0.1
+
+
+def run(config: Config, *, events: bool = False) -> int:
+    """Train until the budget is spent or somebody says stop."""
+    with _signals() as stop:
+        node = _Node(config, stop, _Launcher() if config.node.peers == (STDIN,) else None, events)
+        try:
+            node.run()
+        except _Stopped:
+            return 0  # before there was anything to leave
+    return 0
+
+
+# -- being told to stop --------------------------------------------------------------------------
+
+
+class _Stopped(BaseException):
+    """A signal came while there was nothing to finish."""
+
+
+class _Stop:
+    """Why training ends; empty: it goes on."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.training = False
+
+    def heard(self, number: int, _frame: FrameType | None) -> None:
+        if self.reason:
+            raise KeyboardInterrupt
+        self.reason = signal.Signals(number).name
+        if not self.training:
+            raise _Stopped
+
+
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    """SIGTERM and SIGINT set a reason; as they were before, afterwards."""
+    stop = _Stop()
+    before = {each: signal.signal(each, stop.heard) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for each, way in before.items():
+            signal.signal(each, way)
+
+
+class _Launcher:
+    """`murmurate up` at the other end of standard input; when it is gone, so are we.
+
+    It writes one line with peers and, when all are there, one more: go, with the budget if it is
+    not in the options.
+    """
+
+    def __init__(self) -> None:
+        self._text = b""
+        self._open = True
+
+    def line(self) -> str | None:
+        """Wait for the next line; None: there will be none."""
+        while b"\n" not in self._text and self._open:
+            self._read()
+        return self.next()
+
+    def next(self) -> str | None:
+        """The next line if it is there already."""
+        while self._open and select.select([0], [], [], 0)[0]:
+            self._read()
+        if b"\n" not in self._text:
+            return None
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode(errors="replace").strip()
+
+    @property
+    def gone(self) -> bool:
+        self._text = b"" if len(self._text) > 1 << 16 else self._text
+        while self._open and select.select([0], [], [], 0)[0]:
+            self._read()
+        return not self._open
+
+    def _read(self) -> None:
+        part = os.read(0, 4096)
+        self._open = bool(part)
+        self._text += part
+
+
+# -- the node ------------------------------------------------------------------------------------
+
+
+class _Node:
+    def __init__(
+        self, config: Config, stop: _Stop, launcher: _Launcher | None, events: bool
+    ) -> None:
+        self.config = config
+        self.stop = stop
+        self.launcher = launcher
+        self.events = events
+        self.told = 0
+        self.waited_s = 0.0
+        self.samples = config.train.samples
+
+    def run(self) -> None:
+        import torch  # 2 to 3 s: everything that can be wrong without it has been checked
+
+        import murmurate
+        from murmurate import workloads
+
+        node, train = self.config.node, self.config.train
+        if node.threads:
+            torch.set_num_threads(node.threads)
+        workload = workloads.load(
+            train.workload, data=train.data, batch_size=train.batch_size, lr=train.lr
+        )
+        share = workloads.Share(
+            train.shard.index,
+            train.shard.count,
+            workloads.parse_split(train.split),
+            node.seed,
+            workload.batch_size,
+        )
+        torch.manual_seed(node.seed)  # the founder's first weights; later ones take a snapshot
+        model = workload.model()
+        optimizer = workload.optimizer(model)
+        batches = workload.batches(share)
+        torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
+        self.emit("ready", samples=workload.samples)
+
+        peers: tuple[str, ...] = node.peers
+        if self.launcher is not None:
+            line = self.launcher.line()
+            if line is None:
+                return
+            peers = tuple(line.replace(",", " ").split())
+        swarm = murmurate.join(
+            model,
+            optimizer,
+            run=node.run,
+            peers=peers,
+            name=node.name,
+            listen=node.listen,
+            advertise=node.advertise,
+            rule=train.rule,
+            mode=train.mode,
+            every=train.every,
+            topology=train.topology,
+            found=node.found,
+            insecure=node.insecure,
+            seed=node.seed,
+        )
+        with swarm:
+            self.stop.training = True
+            self.emit("listening", name=swarm.name, address=swarm.address)
+            if not self.events:
+                print(f"{swarm.name} listens at {swarm.address}", file=sys.stderr, flush=True)
+            self.wait_for_start(swarm)
+            self.train(swarm, workload, model, optimizer, batches)
+            self.end(swarm, workload, model)
+
+    def wait_for_start(self, swarm: Swarm) -> None:
+        """With a launcher: fold in what comes until all are there and it says go."""
+        if self.launcher is None or not self.events:
+            return
+        began = time.monotonic()
+        swarm.follow(self._may_start, GATE_S)
+        self.waited_s = time.monotonic() - began
+
+    def _may_start(self) -> bool:
+        assert self.launcher is not None
+        line = self.launcher.next() or ""
+        if line.startswith("go "):
+            self.samples = int(line.removeprefix("go "))
+        return line.startswith("go") or bool(self.stop.reason) or self.launcher.gone
+
+    def train(
+        self,
+        swarm: Swarm,
+        workload: Workload,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        batches: Iterator[tuple[torch.Tensor, ...]],
+    ) -> None:
+        """An ordinary loop; the value of a loss is looked at only now and then."""
+        stop, size, slow_s = self.stop, workload.batch_size, self.config.train.slow_s
+        began = time.monotonic()
+        look_at = began
+        tell_at = _grid(began)
+        evaluate_at = began + EVALUATE_S
+        steps = 0
+        if self.launcher is not None and self.launcher.gone:
+            stop.reason = stop.reason or "the launcher is gone"
+        while not stop.reason:
+            optimizer.zero_grad()
+            loss = workload.loss(model, next(batches))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            steps += 1
+            if steps % LOSS_EVERY:
+                swarm.log(samples=size)
+            else:
+                swarm.log(samples=size, loss=float(loss.detach()))
+            if slow_s:
+                self._sleep(slow_s)
+            now = time.monotonic()
+            if now < look_at:
+                continue
+            look_at = now + LOOK_S
+            self._end_when_over(swarm, now - began)
+            if now >= tell_at:
+                self.tell("progress", swarm)
+                tell_at = _grid(now)
+            if now >= evaluate_at and not stop.reason:
+                evaluation = workload.evaluate(model)
+                swarm.log(accuracy=evaluation.accuracy)
+                spent_s = time.monotonic() - now
+                evaluate_at = now + max(EVALUATE_S, spent_s / EVALUATE_SHARE)
+
+    def _end_when_over(self, swarm: Swarm, trained_s: float) -> None:
+        seconds = self.config.train.seconds
+        if self.stop.reason:
+            pass  # a signal came first
+        elif self.samples is not None and swarm.samples >= self.samples:
+            self.stop.reason = "samples"
+        elif seconds is not None and trained_s >= seconds:
+            self.stop.reason = "seconds"
+        elif self.launcher is not None and self.launcher.gone:
+            self.stop.reason = "the launcher is gone"
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.stop.reason:
+            time.sleep(min(left, NAP_S))
+
+    def end(self, swarm: Swarm, workload: Workload, model: torch.nn.Module) -> None:
+        """All that was made reaches the others; then what it came to."""
+        self.tell("progress", swarm)
+        if self.stop.reason in ("samples", "seconds"):
+            settled = swarm.finish(FINISH_S)
+        else:
+            settled = swarm.settle(SETTLE_S)
+        evaluation = workload.evaluate(model)
+        swarm.log(loss=evaluation.loss, accuracy=evaluation.accuracy)
+        files = self.config.report
+        if files.weights is not None:
+            import numpy as np
+
+            with Path(files.weights).open("wb") as file:
+                np.save(file, swarm.weights().numpy(), allow_pickle=False)
+        self.tell("done", swarm, settled=settled, reason=self.stop.reason)
+        row = self.row(swarm)
+        if files.path is not None:
+            Path(files.path).write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
+        if not self.events:
+            print(_sentence(row, self.stop.reason), file=sys.stderr, flush=True)
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def row(self, swarm: Swarm) -> report.Json:
+        progress = swarm.progress()
+        return report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
+
+    def tell(self, event: str, swarm: Swarm, **more: object) -> None:
+        if not self.events:
+            return
+        clock = swarm.clock
+        known: dict[str, int] = {}
+        for span in clock.ranges():
+            if span.epoch == clock.epoch(span.origin):
+                known[span.origin] = span.last
+        more |= {"at": time.monotonic(), "node": self.row(swarm), "known": known}
+        if event == "done" or self.told % COUNTS_EVERY == 0:
+            more["staleness_counts"] = list(report.counts(swarm.staleness).items())
+        self.told += 1
+        self.emit(event, **more)
+
+    def emit(self, event: str, **more: Any) -> None:
+        """One line of JSON for whoever started this node."""
+        if not self.events:
+            return
+        line = json.dumps({"event": event, **more}, separators=(",", ":")) + "\n"
+        try:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.stop.reason = self.stop.reason or "the launcher is gone"
+
+
+def _grid(now: float) -> float:
+    return (now // TELL_S + 1) * TELL_S
+
+
+def _sentence(row: report.Json, reason: str) -> str:
+    accuracy = "" if row["accuracy"] is None else f", accuracy {row['accuracy']:.1%}"
+    return (
+        f"{row['name']} ends ({reason}): {row['samples']:,} samples{accuracy},"
+        f" staleness {row['staleness']['mean']:.1f} on average"
+    )

@@ -1,0 +1,266 @@
+"""One value of a configuration: what text becomes, and what is accepted.
+
+A check takes what a TOML file holds and gives back what is run with, or raises `Wrong` with a
+sentence on what is accepted. The caller knows the key and the place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import re
+import socket
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from murmurate.core.clock import Limits, name_problem
+from murmurate.errors import ConfigError
+
+STDIN = "-"
+"""In place of peers: one line with them comes on standard input (`murmurate up` does this)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Which part of the data this node trains on: part `index` (from 0 on) of `count`."""
+
+    index: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+class Wrong(Exception):
+    """Says what is accepted instead."""
+
+
+class Kind(NamedTuple):
+    """A type as users see it: its name, its placeholder in --help, and how text becomes one."""
+
+    name: str
+    metavar: str
+    from_text: Callable[[str], object]
+
+    @property
+    def accepted(self) -> str:
+        return self.name if self in (FLAG, TEXT) else f"a {self.name}"
+
+
+def _from_flag(text: str) -> object:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in known:
+        raise ValueError
+    return known[text.lower()]
+
+
+def _from_list(text: str) -> object:
+    return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+TEXT = Kind("text", "NAME", str)
+ADDRESS = Kind("text", "HOST:PORT", str)
+FILE = Kind("text", "FILE", str)
+WHOLE = Kind("whole number", "N", int)
+NUMBER = Kind("number", "X", float)
+FLAG = Kind("true or false", "true|false", _from_flag)
+LIST = Kind("list of text", "HOST:PORT", _from_list)
+
+
+def is_text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise Wrong("expected text in quotes")
+    return value
+
+
+def is_name(value: object) -> str:
+    text = is_text(value)
+    if problem := name_problem(text, Limits().name_bytes_max):
+        raise Wrong(f"{problem}; expected a short printable name")
+    return text
+
+
+def is_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Wrong("expected true or false")
+    return value
+
+
+def whole(least: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+            raise Wrong(f"expected a whole number from {least} on")
+        return value
+
+    return check
+
+
+def number(least: float, *, above: bool = False) -> Callable[[object], float]:
+    accepted = f"expected a number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
+
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Wrong(accepted)
+        if not math.isfinite(value) or value < least or (above and value == least):
+            raise Wrong(accepted)
+        return float(value)
+
+    return check
+
+
+def one_of(names: Sequence[str]) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if value not in names:
+            raise Wrong(f"expected one of {', '.join(names)}{nearest(str(value), names)}")
+        return str(value)
+
+    return check
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[::1]:port`; ValueError says what is wrong with it."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):(\d{1,9})", text)
+    if match is None:
+        raise ValueError("expected host:port, such as 127.0.0.1:7000 or [::1]:7000")
+    port = int(match[3])
+    if port > 65535:
+        raise ValueError(f"expected host:port with a port up to 65535, not {port}")
+    return match[1] or match[2], port
+
+
+def is_address(value: object, *, port_min: int = 0) -> str:
+    try:
+        _, port = split_address(is_text(value))
+    except ValueError as error:
+        raise Wrong(str(error)) from None
+    if port < port_min:
+        raise Wrong(f"expected host:port with a port from {port_min} to 65535, not {port}")
+    return str(value)
+
+
+def is_advertise(value: object, *, port_min: int = 0) -> str:
+    text = is_address(value, port_min=port_min)
+    if wildcard(split_address(text)[0]):
+        raise Wrong("expected an address that others can reach, this one stands for all interfaces")
+    return text
+
+
+def is_peers(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise Wrong('expected a list of host:port, such as ["10.0.0.5:7000"]')
+    if value == [STDIN]:
+        return (STDIN,)
+    for item in value:
+        try:
+            is_advertise(item, port_min=1)
+        except Wrong as wrong:
+            raise Wrong(f"{item!r} is not a peer: {wrong}") from None
+    places = [_place(item) for item in value]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise Wrong(f"{value[number]!r} is there twice; each peer once")
+    return tuple(value)
+
+
+def is_shard(value: object) -> Shard:
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
+    if match is None or not int(match[1]) < int(match[2]):
+        raise Wrong('expected "i/n" with 0 <= i < n, such as "0/4"')
+    return Shard(int(match[1]), int(match[2]))
+
+
+def is_workload(value: object) -> str:
+    from murmurate.workloads import NAMES  # numpy: not for `murmurate --help`
+
+    text = is_text(value)
+    name, colon, argument = text.partition(":")
+    file, _, made = text.rpartition(":")
+    if file.endswith(".py") or text.endswith(".py"):
+        if not made.isidentifier() or text.endswith(".py"):
+            raise Wrong(f"expected FILE.py:CLASS, such as {text.partition(':')[0]}:Workload")
+        if not Path(file).is_file():
+            raise Wrong(f"there is no file {file}")
+    elif name not in NAMES or (colon and not argument):
+        names = ", ".join(NAMES).replace("synthetic", "synthetic:PARAMETERS")
+        raise Wrong(f"expected one of {names}, or FILE.py:CLASS{nearest(name, NAMES)}")
+    elif name == "synthetic" and colon and not argument.isdecimal():
+        raise Wrong("expected synthetic:PARAMETERS with a whole number, such as synthetic:1000000")
+    elif name != "synthetic" and colon:
+        raise Wrong(f"expected {name} alone: only synthetic takes a number")
+    return text
+
+
+def is_split(value: object) -> str:
+    from murmurate.workloads import parse_split
+
+    try:
+        parse_split(is_text(value))
+    except ConfigError:
+        raise Wrong(
+            "expected none, dataset, labels or dirichlet(α), such as dirichlet(0.3)"
+        ) from None
+    return str(value)
+
+
+def is_existing(value: object) -> str:
+    if not Path(is_text(value)).exists():
+        raise Wrong("expected a file or folder that exists")
+    return str(value)
+
+
+def is_writable(value: object) -> str:
+    path = Path(is_text(value))
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise Wrong("expected a file in a folder that exists")
+    return str(value)
+
+
+# -- addresses -----------------------------------------------------------------------------------
+
+
+def cannot_listen(host: str, port: int) -> str:
+    """Why nothing can listen there now; empty: it can. Told before torch is loaded."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return f"cannot listen there ({error.strerror or error})"
+    return ""
+
+
+def loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, port = split_address(address)
+    return ("127.0.0.1" if loopback(host) else host.lower(), port)
+
+
+def same_place(peer: str, own: str) -> bool:
+    host, port = split_address(own)
+    if port == 0 or port != split_address(peer)[1]:
+        return False
+    return _place(peer) == _place(own) or (wildcard(host) and loopback(split_address(peer)[0]))
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, known, 1)
+    return f"; nearest: {close[0]}" if close else ""

@@ -1,0 +1,93 @@
+"""What the workloads that put samples into classes have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from murmurate.workloads import Evaluation, Share
+from murmurate.workloads.split import random_state, split
+
+EVALUATION_BATCH = 1000
+
+
+def order(samples: torch.Tensor, share: Share) -> Iterator[torch.Tensor]:
+    """Batches of these, without end: pass after pass, shuffled anew each time.
+
+    A batch always has `batch_size` samples. What is left over at the end of a pass opens the next
+    batch, so that every sample comes once per pass.
+    """
+    generator = torch.Generator().manual_seed(
+        int(random_state(share.seed, share.index + 1).randint(1 << 31))
+    )
+    waiting = samples[:0]
+    while True:
+        start = 0
+        while start + share.batch_size <= len(waiting):
+            yield waiting[start : start + share.batch_size]
+            start += share.batch_size
+        shuffled = torch.randperm(len(samples), generator=generator)
+        waiting = torch.cat((waiting[start:], samples[shuffled]))
+
+
+class Classification:
+    """Samples in, logits out, cross-entropy, accuracy.
+
+    Inputs stay as they are stored, usually bytes (FashionMNIST: 47 MB, not 188), and become
+    numbers batch by batch: `(x - mean) / std`.
+    """
+
+    name: str
+    batch_size: int
+    lr: float
+    momentum: float = 0.0
+    samples: int
+
+    def __init__(
+        self,
+        train: tuple[torch.Tensor, torch.Tensor],
+        test: tuple[torch.Tensor, torch.Tensor],
+        *,
+        mean: float = 0.0,
+        std: float = 1.0,
+    ) -> None:
+        self._inputs, self._labels = train
+        self._test_inputs, self._test_labels = test
+        self._mean, self._std = mean, std
+
+    def model(self) -> nn.Module:
+        raise NotImplementedError
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=self.lr, momentum=self.momentum)
+
+    def batches(self, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+        mine = split(self._labels.numpy(), share.split, share.index, share.count, share.seed)
+        return self._endless(torch.from_numpy(mine), share)
+
+    def _endless(self, mine: torch.Tensor, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+        for chosen in order(mine, share):
+            inputs = self._numbers(self._inputs.index_select(0, chosen))
+            yield inputs, self._labels.index_select(0, chosen)
+
+    def _numbers(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.to(torch.float32).sub_(self._mean).div_(self._std)
+
+    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        inputs, labels = batch
+        return nn.functional.cross_entropy(model(inputs), labels)
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        model.eval()
+        loss, right, count = 0.0, 0, len(self._test_labels)
+        with torch.no_grad():
+            for start in range(0, count, EVALUATION_BATCH):
+                here = slice(start, start + EVALUATION_BATCH)
+                labels = self._test_labels[here]
+                logits = model(self._numbers(self._test_inputs[here]))
+                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(1) == labels).sum())
+        model.train()
+        return Evaluation(loss / count, right / count)

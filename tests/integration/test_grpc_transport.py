@@ -1,0 +1,683 @@
+"""The gRPC transport among strangers: garbage, stalls, cut lines, and peers that are none.
+
+Whatever one peer does, an honest one is served before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import torch
+
+from murmurate.core.clock import Clock, Dot
+from murmurate.core.message import Stamp
+from murmurate.errors import ConfigError, PeerTimeout, PeerUnavailable, SchemaMismatch
+from murmurate.io import wire
+from murmurate.io.grpc_transport import GrpcTransport
+from murmurate.io.transport import INLINE_BYTES, Limits
+from tests.integration.ears import LARGE, SHORT, Memo, Node, ping, push, run, until
+
+TALK = "/murmurate.v1.Peer/Talk"
+LARGE_BYTES = 4 * LARGE
+Code = grpc.StatusCode
+
+
+def hello(name: str = "x", **changes: Any) -> bytes:
+    return wire.encode_frame(hello=wire.Hello(**{**Memo(name).greeting(), **changes}))
+
+
+def head(seq: int = 1) -> wire.PushHead:
+    return wire.PushHead((Stamp(Dot("x", 1, seq), Clock()),), "f4")
+
+
+def piece(raw: bytes = b"", **fields: Any) -> bytes:
+    return wire.encode_frame(piece=wire.encode_piece(**fields), raw=raw)
+
+
+@contextlib.asynccontextmanager
+async def node(name: str = "b", size: int = 1000, limits: Limits = SHORT) -> AsyncIterator[Node]:
+    it = await Node(GrpcTransport("127.0.0.1:0", limits=limits), Memo(name, size)).start()
+    try:
+        yield it
+    finally:
+        await it.stop()
+
+
+class Stranger:
+    """Anything that can open a stream: says what it likes, and is told how that ended."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        self.call = self._channel.stream_stream(TALK)()
+
+    async def __aenter__(self) -> Stranger:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.call.cancel()
+        await self._channel.close()
+
+    async def say(self, *frames: bytes) -> None:
+        for frame in frames:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self.call.write(frame)
+
+    async def hear(self) -> wire.Reply:
+        return wire.decode_reply(await self.call.read())
+
+    async def end(self) -> tuple[Code, str]:
+        return await self.call.code(), await self.call.details()
+
+
+async def told(address: str, *frames: bytes) -> tuple[Code, str]:
+    """How a stream ends on which these frames are sent."""
+    async with Stranger(address) as stranger:
+        await stranger.say(*frames)
+        return await stranger.end()
+
+
+async def served(b: Node, name: str = "honest") -> None:
+    """An honest peer can still push."""
+    async with node(name, b.ears.size) as a:
+        a.meet(b)
+        sent = push(1, b.ears.size, origin=name)
+        a.transport.carry("b", sent)
+        await until(lambda: a.ears.landed_there or a.ears.lost_there)
+        assert a.ears.landed_there == [("b", sent)]
+
+
+# -- nonsense ------------------------------------------------------------------------------------
+
+NONSENSE: dict[str, list[bytes]] = {
+    "garbage": [b"\xff\x00garbage" * 10],
+    "nothing at all": [b""],
+    "a message before hello": [wire.encode_frame(notes=[wire.encode_note(ping(1))])],
+    "a nameless hello": [hello("")],
+    "garbage after hello": [hello(), b"\x12\x05abc"],
+    "a second hello": [hello(), hello()],
+    "a transfer that begins with 2": [hello(), piece(b"1234", number=2, total=4000, head=head())],
+    "no head": [hello(), piece(b"1234", number=1, total=4000)],
+    "not in the beginning": [hello(), piece(b"1234", number=1, offset=8, total=4000)],
+    "another size": [hello(), piece(b"1234", number=1, total=4004, head=head())],
+    "an offer of what is small": [hello(), piece(number=1, total=4000, head=head(), offer=True)],
+    "a gap": [
+        hello(),
+        piece(b"1234", number=1, total=4000, head=head()),
+        piece(b"1234", number=1, offset=8, total=4000),
+    ],
+    "an overlap": [
+        hello(),
+        piece(b"1234", number=1, total=4000, head=head()),
+        piece(b"1234", number=1, offset=0, total=4000),
+    ],
+    "another transfer in between": [
+        hello(),
+        piece(b"1234", number=1, total=4000, head=head()),
+        piece(b"1234", number=2, total=4000, head=head(2)),
+    ],
+    "more than it said": [
+        hello(),
+        piece(b"1" * 3996, number=1, total=4000, head=head()),
+        piece(b"1" * 8, number=1, offset=3996, total=4004),
+    ],
+    "a bomb of notes": [hello(), b"\x12\x00" * 30_000],
+}
+
+
+@pytest.mark.parametrize("frames", NONSENSE.values(), ids=NONSENSE.keys())
+def test_nonsense(frames: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with node() as b:
+            code, details = await told(b.transport.address, *frames)
+            assert code is Code.INVALID_ARGUMENT, details
+            assert ": " in details, "it names the field"
+            assert [reason for reason, _, _ in b.ears.rejections] == ["malformed"]
+            assert b.ears.got == []
+            await served(b)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert caplog.records == [], "no traceback"
+
+
+def test_large_transfers_go_by_the_rules() -> None:
+    offer = piece(number=1, total=LARGE_BYTES, head=head(), offer=True)
+    first = piece(b"1" * 1000, number=1, total=LARGE_BYTES, head=head())
+
+    async def scenario() -> None:
+        async with node(size=LARGE) as b:
+            code, details = await told(b.transport.address, hello("x1"), first)
+            assert (code, "bulk.offer" in details) == (Code.INVALID_ARGUMENT, True)
+            code, details = await told(b.transport.address, hello("x2"), offer, offer)
+            assert (code, "bulk.head" in details) == (Code.INVALID_ARGUMENT, True)
+            async with Stranger(b.transport.address) as stranger:
+                await stranger.say(hello("x3"), offer)
+                assert (await stranger.hear()).welcome is not None
+                assert (await stranger.hear()).grants == (wire.Grant(1, 0),)
+                await stranger.say(piece(b"1", number=1, offset=7, total=LARGE_BYTES))
+                assert (await stranger.end())[0] is Code.INVALID_ARGUMENT
+            await served(b)
+
+    run(scenario())
+
+
+def test_the_window_is_kept() -> None:
+    size = INLINE_BYTES // 4
+
+    def whole(number: int) -> list[bytes]:
+        part = b"1" * wire.RAW_BYTES_MAX
+        frames = []
+        for offset in range(0, INLINE_BYTES, len(part)):
+            first = None if offset else head(number)
+            fields = {"number": number, "offset": offset, "total": INLINE_BYTES}
+            frames.append(piece(part, **fields, head=first))
+        return frames
+
+    async def scenario() -> None:
+        async with node(size=size) as b:
+            b.ears.hold = True
+            code, details = await told(b.transport.address, hello(), *whole(1), *whole(2))
+            assert code is Code.INVALID_ARGUMENT
+            assert "window" in details
+            assert len(b.ears.got) == 1
+
+    run(scenario())
+
+
+def test_mutated_frames_get_a_status_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    rng = random.Random(0)
+    good = [
+        hello("x"),
+        wire.encode_frame(notes=[wire.encode_note(ping(1))]),
+        piece(b"1" * 4000, number=1, total=4000, head=head()),
+    ]
+
+    async def scenario() -> None:
+        async with node(limits=replace(SHORT, strikes=10_000)) as b:
+            for _ in range(150):
+                frames = list(good)
+                at = rng.randrange(len(frames))
+                frame = bytearray(frames[at][:200] if rng.random() < 0.3 else frames[at])
+                for _ in range(rng.randrange(4)):
+                    frame[rng.randrange(min(len(frame), 80))] = rng.randrange(256)
+                frames[at] = bytes(frame)
+                async with Stranger(b.transport.address) as stranger:
+                    await stranger.say(*frames)
+                    await stranger.call.done_writing()
+                    code, details = await stranger.end()
+                    expected = (Code.OK, Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
+                    assert code in expected, details
+            await served(b)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert caplog.records == []
+
+
+def test_a_message_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with node() as b:
+            for frames in ([b"1" * (8 << 20)], [hello(), b"1" * (2 << 20)]):
+                code, _ = await told(b.transport.address, *frames)
+                assert code is Code.RESOURCE_EXHAUSTED
+            await served(b)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert caplog.records == []
+
+
+def test_another_version_and_another_method() -> None:
+    async def scenario() -> None:
+        async with node() as b:
+            code, details = await told(b.transport.address, hello(version=99))
+            assert code is Code.FAILED_PRECONDITION
+            assert "99" in details
+            assert str(wire.PROTOCOL_VERSION) in details
+            async with grpc.aio.insecure_channel(b.transport.address) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await channel.unary_unary("/murmurate.v1.Peer/Shell")(b"")
+                assert error.value.code() is Code.UNIMPLEMENTED
+
+    run(scenario())
+
+
+def test_quarantine_is_for_a_name() -> None:
+    async def scenario() -> None:
+        async with node() as b:
+            for _ in range(3):
+                code, _ = await told(b.transport.address, hello("x"), b"garbage")
+                assert code is Code.INVALID_ARGUMENT
+            code, details = await told(b.transport.address, hello("x"))
+            assert (code, "quarantine" in details) == (Code.RESOURCE_EXHAUSTED, True)
+            await served(b)
+
+    run(scenario())
+
+
+# -- slow and silent -----------------------------------------------------------------------------
+
+
+def test_who_says_no_hello_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with node(limits=replace(SHORT, dial_s=0.1)) as b, Stranger(b.transport.address) as s:
+            await s.call.wait_for_connection()
+            code, details = await s.end()
+            assert (code, details) == (Code.DEADLINE_EXCEEDED, "no hello")
+            assert [reason for reason, _, _ in b.ears.rejections] == ["stalled"]
+
+    run(scenario())
+
+
+def test_a_transfer_that_stalls_is_ended() -> None:
+    async def scenario() -> None:
+        async with node() as b, Stranger(b.transport.address) as s:
+            await s.say(hello(), piece(b"1234", number=1, total=4000, head=head()))
+            await served(b)
+            code, details = await s.end()
+            assert (code, "stalled" in details) == (Code.DEADLINE_EXCEEDED, True)
+            assert [reason for reason, _, _ in b.ears.rejections] == ["stalled"]
+
+    run(scenario())
+
+
+def test_an_idle_link_is_not_ended() -> None:
+    async def scenario() -> None:
+        async with node("a") as a, node() as b:
+            a.meet(b)
+            a.transport.post("b", ping(1))
+            await until(lambda: b.ears.got)
+            await asyncio.sleep(4 * SHORT.stall_s)
+            a.transport.post("b", ping(2))
+            await until(lambda: len(b.ears.got) == 2)
+            assert len(b.ears.hellos) == 1
+
+    run(scenario())
+
+
+def test_too_many_links() -> None:
+    async def scenario() -> None:
+        async with node(limits=replace(SHORT, links_max=2)) as b:
+            async with Stranger(b.transport.address) as one, Stranger(b.transport.address) as two:
+                for name, stranger in (("x", one), ("y", two)):
+                    await stranger.say(hello(name))
+                    assert (await stranger.hear()).welcome is not None
+                code, details = await told(b.transport.address, hello("z"))
+                assert (code, "links" in details) == (Code.RESOURCE_EXHAUSTED, True)
+            await served(b)
+
+    run(scenario())
+
+
+def test_the_newest_link_of_a_name_counts() -> None:
+    async def scenario() -> None:
+        async with node() as b, Stranger(b.transport.address) as old:
+            await old.say(hello())
+            await old.hear()
+            async with Stranger(b.transport.address) as new:
+                await new.say(hello())
+                await new.hear()
+                assert (await old.end())[0] is Code.OK
+                await new.say(piece(b"1" * 4000, number=1, total=4000, head=head()))
+                await until(lambda: b.ears.got)
+
+    run(scenario())
+
+
+# -- peers of the other kind: I dial, they misbehave ---------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def impostor(talk: Callable[[Any], Any]) -> AsyncIterator[str]:
+    """Somebody who answers to Talk in its own way."""
+
+    async def answer(_: Any, context: Any) -> None:
+        await talk(context)
+
+    server = grpc.aio.server()
+    methods = {"Talk": grpc.stream_stream_rpc_method_handler(answer)}
+    generic = grpc.method_handlers_generic_handler("murmurate.v1.Peer", methods)
+    server.add_generic_rpc_handlers((generic,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+def welcome(name: str = "b") -> bytes:
+    return wire.encode_reply(wire.Reply(wire.Welcome(**Memo(name).greeting())))
+
+
+def test_a_peer_that_does_not_read() -> None:
+    async def talk(context: Any) -> None:
+        await context.write(welcome())
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with impostor(talk) as address, node("a") as a:
+            a.transport.meet("b", address)
+            sent = [push(1), push(2, 2_000_000)]
+            for each in sent:
+                a.transport.carry("b", each)
+            await until(lambda: len(a.ears.lost_there) == 2)
+            assert [message for _, message in a.ears.lost_there] == sent
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"\xff\xffgarbage",
+        wire.encode_reply(wire.Reply(landed=7)),
+        wire.encode_reply(wire.Reply(grants=(wire.Grant(1, 0),))),
+    ],
+    ids=["garbage", "landed before it was sent", "granted without an offer"],
+)
+def test_a_peer_that_answers_nonsense(reply: bytes) -> None:
+    async def talk(context: Any) -> None:
+        await context.read()
+        await context.write(welcome())
+        await context.write(reply)
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with impostor(talk) as address, node("a") as a:
+            a.transport.meet("b", address)
+            a.transport.post("b", ping(1))
+            await until(lambda: a.ears.rejections)
+            assert a.ears.rejections[0][:2] == ("reply", "b")
+
+    run(scenario())
+
+
+def test_a_peer_that_never_welcomes() -> None:
+    async def talk(context: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        limits = replace(SHORT, dial_s=0.1)
+        async with impostor(talk) as address, node("a", limits=limits) as a:
+            a.transport.meet("b", address)
+            a.transport.carry("b", push(1))
+            await until(lambda: a.ears.lost_there)
+            assert a.ears.refusals == []
+
+    run(scenario())
+
+
+# -- addresses where no peer lives ---------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def tcp(answer: bytes | None) -> AsyncIterator[str]:
+    """Something that listens: says this to everyone and hangs up; None: says nothing."""
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if answer is None:
+            await over.wait()
+        else:
+            await reader.read(1000)
+            writer.write(answer)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        over.set()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", SchemaMismatch),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", SchemaMismatch),
+        (None, PeerTimeout),
+    ],
+    ids=["http", "ssh", "silence"],
+)
+def test_describe_what_is_no_peer(answer: bytes | None, error: type[Exception]) -> None:
+    async def scenario() -> None:
+        async with tcp(answer) as address, node("a") as a:
+            with pytest.raises(error, match=address):
+                await a.transport.describe(address, 1.0)
+            a.transport.meet("b", address)
+            a.transport.carry("b", push(1))
+            await until(lambda: a.ears.lost_there)
+
+    run(scenario())
+
+
+def test_describe_another_service() -> None:
+    async def scenario() -> None:
+        server = grpc.aio.server()
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        address = f"127.0.0.1:{port}"
+        async with node("a") as a:
+            with pytest.raises(SchemaMismatch, match="not a murmurate peer"):
+                await a.transport.describe(address, 5.0)
+            a.transport.meet("b", address)
+            a.transport.carry("b", push(1))
+            await until(lambda: a.ears.refusals and a.ears.lost_there)
+            assert isinstance(a.ears.refusals[0][1], SchemaMismatch)
+        await server.stop(None)
+
+    run(scenario())
+
+
+def test_describe_nonsense_and_nobody() -> None:
+    async def scenario() -> None:
+        async with node("a") as a:
+            with pytest.raises(PeerUnavailable):
+                await a.transport.describe("127.0.0.1:1", 5.0)
+            with pytest.raises(PeerUnavailable):
+                await a.transport.describe("no.such.host.invalid:7000", 5.0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("listen", ["", "7000", "127.0.0.1:", "127.0.0.1:http", "h:70000", ":7000"])
+def test_a_listen_address_that_is_none(listen: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="listen"):
+            await GrpcTransport(listen).start(Memo("a"))
+
+    run(scenario())
+
+
+def test_an_address_of_another_machine_and_all_interfaces() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="advertise"):
+            await GrpcTransport("0.0.0.0:0").start(Memo("a"))
+        with pytest.raises(ConfigError, match="192.0.2.1"):
+            await GrpcTransport("192.0.2.1:7000").start(Memo("a"))
+        everywhere = GrpcTransport("0.0.0.0:0", advertise="localhost:0")
+        await everywhere.start(Memo("a"))
+        assert everywhere.address.startswith("localhost:")
+        assert not everywhere.address.endswith(":0")
+        await everywhere.stop(0.0)
+
+    run(scenario())
+
+
+# -- cut lines -----------------------------------------------------------------------------------
+
+
+class Line:
+    """A TCP line to somewhere that can be cut after so many bytes."""
+
+    def __init__(self, address: str) -> None:
+        self._target = address
+        self.bytes_left: float = float("inf")
+        self.forwarded = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Line:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._target.rpartition(":")
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        self._writers |= {writer, there_writer}
+        for source, sink, counted in (
+            (reader, there_writer, True),
+            (there_reader, writer, False),
+        ):
+            task = asyncio.create_task(self._forward(source, sink, counted))
+            self._tasks.add(task)
+
+    async def _forward(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, counted: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                if counted:
+                    self.forwarded += len(data)
+                    self.bytes_left -= len(data)
+                    if self.bytes_left < 0:
+                        self.cut()
+                        return
+                sink.write(data)
+                await sink.drain()
+
+
+def test_a_large_transfer_goes_on_where_the_line_was_cut() -> None:
+    async def scenario() -> None:
+        async with node("a", LARGE) as a, node("b", LARGE) as b, Line(b.transport.address) as line:
+            a.transport.meet("b", line.address)
+            sent = push(1, LARGE)
+            line.bytes_left = 0.75 * LARGE_BYTES
+            a.transport.carry("b", sent)
+            await until(lambda: a.ears.lost_there)
+            assert b.ears.got == []
+            await until(lambda: b.transport.depot.used_bytes == LARGE_BYTES)
+            line.forwarded, line.bytes_left = 0, float("inf")
+            await until(lambda: a.transport.free("b"))
+            a.transport.carry("b", push(1, LARGE))  # another object, the same content
+            await until(lambda: a.ears.landed_there)
+            assert torch.equal(b.ears.messages[0].payload, sent.payload)
+            assert line.forwarded < 0.5 * LARGE_BYTES
+            assert b.transport.depot.used_bytes == 0
+            assert b.ears.pieces > 3
+
+    run(scenario())
+
+
+def test_what_has_changed_since_is_sent_anew() -> None:
+    async def scenario() -> None:
+        async with node("a", LARGE) as a, node("b", LARGE) as b, Line(b.transport.address) as line:
+            a.transport.meet("b", line.address)
+            line.bytes_left = 0.5 * LARGE_BYTES
+            a.transport.carry("b", push(1, LARGE))
+            await until(lambda: a.ears.lost_there)
+            line.bytes_left = float("inf")
+            other = push(1, LARGE)
+            other.payload.add_(1.0)
+            await until(lambda: a.transport.free("b"))
+            a.transport.carry("b", other)
+            await until(lambda: a.ears.landed_there)
+            assert torch.equal(b.ears.messages[0].payload, other.payload)
+
+    run(scenario())
+
+
+def test_parts_nobody_comes_back_for_are_dropped() -> None:
+    async def scenario() -> None:
+        limits = replace(SHORT, partial_s=0.2)
+        async with (
+            node("a", LARGE) as a,
+            node("b", LARGE, limits) as b,
+            Line(b.transport.address) as line,
+        ):
+            a.transport.meet("b", line.address)
+            line.bytes_left = 0.5 * LARGE_BYTES
+            a.transport.carry("b", push(1, LARGE))
+            await until(lambda: a.ears.lost_there)
+            await until(lambda: b.transport.depot.used_bytes == 0)
+
+    run(scenario())
+
+
+def test_memory_for_large_transfers_is_bounded() -> None:
+    """Room for two: the third offer waits, and its sender's small messages do not."""
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            b = await stack.enter_async_context(
+                node("b", LARGE, replace(SHORT, budget_bytes=2 * LARGE_BYTES))
+            )
+            b.ears.hold = True
+            senders = [await stack.enter_async_context(node(f"a{i}", LARGE)) for i in range(4)]
+            for i, sender in enumerate(senders):
+                sender.meet(b)
+                sender.transport.carry("b", push(1, LARGE, origin=f"a{i}"))
+            await until(lambda: len(b.ears.dones) == 2)
+            for sender in senders:
+                sender.transport.post("b", ping(1))
+            await until(lambda: len(b.ears.got) == 6)
+            assert b.transport.depot.used_bytes == 2 * LARGE_BYTES
+            for expected in (3, 4):
+                b.ears.dones[expected - 3]()
+                await until(
+                    lambda n=expected: sum(hasattr(m, "payload") for m in b.ears.messages) == n
+                )
+                assert b.transport.depot.used_bytes == 2 * LARGE_BYTES
+            for done in b.ears.dones:
+                done()
+            await until(lambda: all(sender.ears.landed_there for sender in senders))
+            assert b.transport.depot.used_bytes == 0
+
+    run(scenario())
+
+
+def test_a_line_that_is_cut_is_dialled_again() -> None:
+    async def scenario() -> None:
+        async with node("a") as a, node("b") as b, Line(b.transport.address) as line:
+            a.transport.meet("b", line.address)
+            for number in range(3):
+                await until(lambda: a.transport.free("b"))
+                a.transport.post("b", ping(number))
+                await until(lambda n=number: len(b.ears.got) == n + 1)
+                line.cut()
+                await until(lambda n=number: len(b.ears.hellos) == n + 1)
+                await until(lambda: not a.transport.free("b"))
+            assert a.ears.lost_there == a.ears.refusals == []
+
+    run(scenario())

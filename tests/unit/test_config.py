@@ -1,0 +1,267 @@
+"""Configuration: every mistake is named with its place and what is accepted, all at once."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from murmurate.cli import main
+from murmurate.config import KEYS, Config, key_lines, load
+from murmurate.errors import ConfigError
+from murmurate.values import Shard
+
+ROOT = Path(__file__).parents[2]
+
+
+def problems(
+    tmp_path: Path, text: str = "", environment: dict[str, str] | None = None, **options: str
+) -> list[str]:
+    """What is said about a file, an environment and options (`train_lr` is train.lr)."""
+    file = tmp_path / "node.toml"
+    file.write_text(text, encoding="utf-8")
+    given = {name.replace("_", ".", 1): value for name, value in options.items()}
+    try:
+        load(str(file), environment or {}, given)
+    except ConfigError as error:
+        return [line.replace(str(tmp_path) + "/", "") for line in str(error).splitlines()]
+    return []
+
+
+def test_nothing_given_is_a_configuration() -> None:
+    assert load() == Config()
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        '[node]\nname = "a"\npeers = ["10.0.0.5:7000"]\nfound = true\n'
+        '[train]\nlr = 1\nshard = "1/4"\nsplit = "dirichlet(0.3)"\n'
+    )
+    config = load(str(file))
+    assert config.node.name == "a"
+    assert config.node.peers == ("10.0.0.5:7000",)
+    assert config.node.found is True
+    assert config.train.lr == 1.0
+    assert isinstance(config.train.lr, float)
+    assert config.train.shard == Shard(1, 4)
+    assert str(config.train.shard) == "1/4"
+
+
+def test_option_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[train]\nlr = 0.1\nevery = 2\nslow_s = 3\n")
+    environment = {"MURMURATE_TRAIN_LR": "0.2", "MURMURATE_TRAIN_EVERY": "3", "PATH": "/bin"}
+    train = load(str(file), environment, {"train.lr": "0.3"}).train
+    assert (train.lr, train.every, train.slow_s, train.rule) == (0.3, 3, 3.0, "sum")
+
+
+def test_lists_and_flags_from_text() -> None:
+    node = load(None, {"MURMURATE_NODE_INSECURE": "true", "MURMURATE_NODE_PEERS": "a:1, b:2"}).node
+    assert node.insecure is True
+    assert node.peers == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[train]\nlr = nan", "node.toml:2: train.lr = nan: expected a number above 0"),
+        ("[train]\nlr = inf", "expected a number above 0"),
+        ("[train]\nlr = 0", "expected a number above 0"),
+        ("[train]\nlr = true", "expected a number above 0"),
+        ("[train]\n\nbatch_size = 0", "node.toml:3: train.batch_size = 0: expected a whole number"),
+        ("[train]\nbatch_size = 1.5", "expected a whole number from 1 on"),
+        ('[train]\nbatch_size = "8"', "expected a whole number from 1 on"),
+        ("[train]\nevery = 0", "expected a whole number from 1 on"),
+        ("[train]\nslow_s = -1", "expected a number from 0 on"),
+        ("[train]\nsamples = 0", "expected a whole number from 1 on"),
+        ("[train]\nseconds = 0", "expected a number above 0"),
+        ('[train]\nworkload = "digit"', "expected one of digits, fashion-mnist"),
+        ('[train]\nworkload = "digit"', "nearest: digits"),
+        ('[train]\nworkload = "none.py:Workload"', "there is no file none.py"),
+        ('[train]\nworkload = "none.py"', "expected FILE.py:CLASS"),
+        ('[train]\nworkload = "synthetic:many"', "expected synthetic:PARAMETERS"),
+        ('[train]\nworkload = "digits:9"', "only synthetic takes a number"),
+        ('[train]\nsplit = "label"', "expected none, dataset, labels or dirichlet"),
+        ('[train]\nsplit = "dirichlet(-1)"', "expected none, dataset, labels or dirichlet"),
+        ('[train]\ntopology = "rng"', "expected one of full, ring"),
+        ('[train]\nrule = "summ"', "expected one of sum, average; nearest: sum"),
+        ('[train]\nmode = "hub"', "expected one of gossip"),
+        ('[train]\nshard = "4/4"', 'expected "i/n"'),
+        ("[train]\nshard = 1", 'expected "i/n"'),
+        ('[train]\ndata = "/nowhere"', "expected a file or folder that exists"),
+        ('[node]\nname = ""', "expected text in quotes"),
+        ("[node]\nname = 3", "expected text in quotes"),
+        ('[node]\nrun = "a\\nb"', "printable"),
+        ('[node]\nlisten = "127.0.0.1:70000"', "a port up to 65535, not 70000"),
+        ('[node]\nlisten = "127.0.0.1"', "expected host:port"),
+        ('[node]\npeers = "a:1"', "expected a list of host:port"),
+        ('[node]\npeers = ["a:0"]', "a port from 1 to 65535"),
+        ('[node]\npeers = ["0.0.0.0:7000"]', "stands for all interfaces"),
+        ('[node]\npeers = ["a:1", "b:2", "a:1"]', "'a:1' is there twice"),
+        ('[node]\npeers = ["localhost:1", "127.0.0.1:1"]', "is there twice"),
+        ("[node]\nfound = false", "name peers to join"),
+        ("[node]\nthreads = -1", "expected a whole number from 0 on"),
+        ('[report]\npath = "/nowhere/out.json"', "a file in a folder that exists"),
+        ("[node]\nnam = 3", "node.toml:2: node.nam = 3: unknown key; nearest: node.name"),
+        ("[node]\nlr = 3", "unknown key; nearest: train.lr"),
+        ("[train]\nfrog = 3", "unknown key; [train] has workload, data"),
+        ("[trian]\nlr = 3", "node.toml:1: [trian]: unknown; the sections are [node], [train]"),
+        ("[trian]\nlr = 3", "nearest: train"),
+        ("name = 3", "node.toml:1: name = 3: unknown; the sections are"),
+        ("train = 3", "node.toml:1: train = 3: a section, [train]"),
+        ("[node\n", "node.toml:1: not TOML"),
+        ("[node]\nname = 1\nname = 2", "node.toml:3: not TOML"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    (line,) = problems(tmp_path, text)
+    assert says in line
+
+
+def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = "[train]\nlr = nan\nfrog = 1\nevery = 0\n"
+    found = problems(tmp_path, text, {"MURMURATE_NODE_SEED": "x"}, train_samples="-3")
+    assert [line.partition(" ")[0] for line in found] == [
+        "node.toml:2:",
+        "node.toml:3:",
+        "node.toml:4:",
+        "MURMURATE_NODE_SEED:",
+        "--samples:",
+    ]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match="expected a TOML file"):
+        load(str(tmp_path))
+    (tmp_path / "latin").write_bytes(b"# \xff\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load(str(tmp_path / "latin"))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        'listen = "127.0.0.1:7000"',
+        'listen = "[::1]:7000"',
+        'listen = "0.0.0.0:7000"\nadvertise = "192.0.2.1:7000"\ninsecure = true',
+        'advertise = "localhost:7000"',
+    ],
+)
+def test_oneself_is_not_a_peer(tmp_path: Path, own: str) -> None:
+    lines = problems(tmp_path, f"[node]\n{own}", node_peers="localhost:7000")
+    assert any("is this node itself" in line for line in lines)
+
+
+def test_beyond_this_machine_only_when_asked_for(tmp_path: Path) -> None:
+    (line,) = problems(tmp_path, '[node]\nlisten = "192.0.2.1:0"')
+    assert "insecure = true" in line
+    assert problems(tmp_path, '[node]\nlisten = "192.0.2.1:0"\ninsecure = true') == []
+    (line,) = problems(tmp_path, '[node]\nlisten = "0.0.0.0:0"\ninsecure = true')
+    assert "advertise" in line
+    assert problems(tmp_path, '[node]\nlisten = "127.0.0.1:0"\ninsecure = false') == []
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (line,) = problems(tmp_path, f'[node]\nlisten = "127.0.0.1:{port}"')
+    assert "node.toml:2: node.listen" in line
+    assert "in use" in line
+    assert problems(tmp_path, f'[node]\nlisten = "127.0.0.1:{port}"') == []
+
+
+def test_an_unknown_variable_is_named_but_not_those_of_kubernetes(tmp_path: Path) -> None:
+    (line,) = problems(tmp_path, "", {"MURMURATE_TRAIN_LRR": "3"})
+    assert line == "MURMURATE_TRAIN_LRR = '3': unknown key; nearest: MURMURATE_TRAIN_LR"
+    service = {
+        "MURMURATE_NODE_SERVICE_HOST": "10.0.0.1",
+        "MURMURATE_NODE_SERVICE_PORT_GRPC": "7000",
+        "MURMURATE_NODE_PORT": "tcp://10.0.0.1:7000",
+        "MURMURATE_NODE_PORT_7000_TCP_ADDR": "10.0.0.1",
+        "MURMURATE_HOME": "/",
+    }
+    assert problems(tmp_path, "", service) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[node]\nname = 1", 2),
+        ("# [node]\n\n[ node ]  # here\n  name=1", 4),
+        ("node.name = 1", 1),
+        ('[node]\nseed = 1\n"name" = 1', 3),
+        ('[train]\nname = 1\n["node"]\nname = 1', 4),
+        ("node = {name = 1}", None),
+        ('[node]\npeers = [\n  "a:1",\n]\nname = 1', 5),
+    ],
+)
+def test_lines_of_keys(text: str, line: int | None) -> None:
+    assert key_lines(text).get(("node", "name")) == line
+
+
+def test_every_key_has_a_field_and_a_default() -> None:
+    config = Config()
+    for section in fields(Config):
+        names = [key.name for key in KEYS if key.section == section.name]
+        assert names == [each.name for each in fields(getattr(config, section.name))]
+
+
+def test_options_and_variables_are_unique() -> None:
+    assert len({key.option for key in KEYS}) == len(KEYS)
+    assert len({key.variable for key in KEYS}) == len(KEYS)
+
+
+def test_the_page_lists_every_key() -> None:
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## \[(\w+)\]\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    for key in KEYS:
+        assert f"| `{key.name}` |" in sections[key.section], key.path
+        assert f"`{key.option}`" in page
+
+
+def test_a_wrong_configuration_is_told_without_torch(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[train]\nlr = nan\n")
+    code = (
+        "import sys\nfrom murmurate.cli import main\n"
+        f"code = main(['node', '--config', {str(file)!r}, '--check-config'])\n"
+        "assert 'torch' not in sys.modules and 'grpc' not in sys.modules\nsys.exit(code)"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == f"murmurate: {file}:2: train.lr = nan: expected a number above 0\n"
+    assert time.monotonic() - began < 20  # 2 s on an idle machine
+
+
+def test_check_config_of_a_right_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('[node]\nname = "a"\n')
+    assert main(["node", "--config", str(file), "--check-config"]) == 0
+    assert "right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["up", "--lr", "nan"], "--lr: train.lr = nan"),
+        (["up", "--kill", "node-9@30%"], "--kill 'node-9': one of node-0"),
+        (["up", "--slow", "node-1"], "--slow 'node-1': NAME=SECONDS"),
+        (["node", "--peers", "a", "--check-config"], "--peers: node.peers = ['a']"),
+        (["status", "nowhere"], "ADDRESS 'nowhere': expected host:port"),
+    ],
+)
+def test_options_are_checked(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,330 @@
+"""`murmurate up`, the parts that need no process: what is asked for, and what a run comes to."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections import Counter
+from itertools import permutations
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from murmurate import report, view
+from murmurate.config import load
+from murmurate.core.staleness import Summary, gossip_expected_unequal
+from murmurate.errors import ConfigError
+from murmurate.io.progress import Progress, Staleness
+from murmurate.report import History, Sample
+from murmurate.up import Kill, Plan, command, cores, parse_kill, parse_slow, plan
+
+NAMES = ["node-0", "node-1", "node-2"]
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+
+
+def test_kill() -> None:
+    assert parse_kill("node-1@30%", NAMES) == Kill("node-1", 0.3)
+    assert parse_kill("node-2@0%", NAMES) == Kill("node-2", 0.0)
+    assert parse_kill("node-2@12.5%", NAMES) == Kill("node-2", 0.125)
+
+
+@pytest.mark.parametrize("text", ["node-1", "node-1@30", "node-1@100%", "node-1@-3%", "@30%", ""])
+def test_a_wrong_kill(text: str) -> None:
+    with pytest.raises(ConfigError, match="--kill"):
+        parse_kill(text, NAMES)
+
+
+def test_slow() -> None:
+    assert parse_slow("node-2=0.09", NAMES) == ("node-2", 0.09)
+    assert parse_slow("node-2=.5", NAMES) == ("node-2", 0.5)
+
+
+@pytest.mark.parametrize("text", ["node-1", "node-1=", "node-1=x", "node-1=-1", "node-1=nan", "=1"])
+def test_a_wrong_slow(text: str) -> None:
+    with pytest.raises(ConfigError, match="--slow"):
+        parse_slow(text, NAMES)
+
+
+def test_a_plan_names_all_mistakes() -> None:
+    with pytest.raises(ConfigError) as wrong:
+        plan(2, load(), kill=["node-5@3%", "node-0"], slow=["x"])
+    assert len(str(wrong.value).splitlines()) == 3
+    with pytest.raises(ConfigError, match="at most once"):
+        plan(2, load(), kill=["node-0@3%", "node-0@5%"])
+
+
+def test_a_node_is_told_everything_by_options(tmp_path: Path) -> None:
+    config = load(None, {}, {"train.lr": "0.5", "node.seed": "7", "train.topology": "ring"})
+    made = plan(3, config, slow=["node-2=0.09"])
+    words = command(made, 2, tmp_path)
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    assert given["--name"] == "node-2"
+    assert given["--shard"] == "2/3"
+    assert given["--slow-s"] == "0.09"
+    assert given["--lr"] == "0.5"
+    assert given["--peers"] == "-"
+    assert given["--threads"] == str(max(1, cores() // 3))
+    assert "--samples" not in given
+    again = load(
+        None,
+        {},
+        {
+            "train.slow_s": given["--slow-s"],
+            "train.shard": given["--shard"],
+            "train.split": given["--split"],
+            "report.weights": given["--weights"],
+        },
+    )
+    assert again.train.slow_s == 0.09
+    assert command(made, 0, tmp_path)[:3] == words[:3]
+
+
+def test_names() -> None:
+    assert Plan(nodes=3).names == NAMES
+
+
+# -- the report ------------------------------------------------------------------------------------
+
+
+def row(name: str = "a", **more: object) -> report.Json:
+    known: dict[str, object] = {
+        "samples": 100,
+        "samples_per_s": 50.0,
+        "loss": 0.5,
+        "accuracy": 0.9,
+        "published": 10,
+        "applied": 20,
+        "staleness": Staleness(20, 1.5, 1, 4, 5),
+        "rejected": (("nan", 2),),
+        **more,
+    }
+    return report.node_row(Progress(name=name, epoch=1, version=1, **known))  # type: ignore[arg-type]
+
+
+def assembled(rows: list[report.Json], **more: object) -> report.Json:
+    head = {"run": "r", "mode": "gossip", "rule": "sum", "workload": "digits", "seed": 0}
+    given: dict[str, object] = {
+        "wall_s": 2.0,
+        "distance": 1e-7,
+        "staleness": Summary([1, 2]).report(),
+        "predicted": 1.4,
+        **more,
+    }
+    return report.assemble(head, rows, **given)  # type: ignore[arg-type]
+
+
+def test_the_keys_of_the_report_are_a_contract() -> None:
+    made = assembled([row("a"), row("b", accuracy=0.7)])
+    assert set(made) >= {
+        *("run", "mode", "rule", "workload", "seed", "wall_s", "samples", "accuracy_mean"),
+        *("accuracy_min", "replica_distance_max", "staleness", "staleness_predicted", "nodes"),
+    }
+    assert set(made["staleness"]) == {"count", "mean", "p50", "p99", "max"}
+    for node in made["nodes"]:
+        assert set(node) >= {
+            *("name", "role", "samples", "samples_per_s", "loss", "accuracy", "updates_published"),
+            *("updates_applied", "duplicates", "rejected", "staleness", "wait_s"),
+        }
+        assert set(node["staleness"]) == {"count", "mean", "p50", "p99", "max"}
+        assert node["rejected"] == {"nan": 2}
+    assert made["samples"] == 200
+    assert made["accuracy_mean"] == pytest.approx(0.8)
+    assert made["accuracy_min"] == 0.7
+    json.dumps(made, allow_nan=False)
+
+
+def test_what_is_not_known_is_null() -> None:
+    nan = float("nan")
+    made = assembled([row(loss=nan, accuracy=nan)], distance=None, predicted=None)
+    assert made["nodes"][0]["loss"] is None
+    assert made["accuracy_mean"] is None
+    assert made["accuracy_min"] is None
+    json.dumps(made, allow_nan=False)
+
+
+def test_staleness_of_all_is_that_of_one_who_saw_all() -> None:
+    rng = random.Random(1)
+    seen = [[int(rng.expovariate(0.02)) for _ in range(500)] for _ in range(3)]
+    counts = [report.counts(Summary(values)) for values in seen]
+    assert counts[0] == dict(Counter(seen[0]))
+    assert (
+        report.pooled_staleness(counts) == Summary([v for values in seen for v in values]).report()
+    )
+    assert report.pooled_staleness([])["count"] == 0
+
+
+def test_distance_of_replicas(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.npy" for name in "abc"]
+    a = np.ones(3_000_000, dtype=np.float32)
+    b = a.copy()
+    b[-1] += 3.0
+    for file, weights in zip(files, (a, a, b), strict=True):
+        np.save(file, weights)
+    assert report.replica_distance_max(files[:1]) is None
+    assert report.replica_distance_max(files[:2]) == 0.0
+    assert report.replica_distance_max(files) == pytest.approx(3.0 / np.sqrt(3e6), rel=1e-6)
+
+
+# -- the prediction --------------------------------------------------------------------------------
+
+
+def test_a_counter_between_samples() -> None:
+    history = History([Sample(at=1.0, published=10), Sample(at=3.0, published=30)])
+    assert [history.at(t, "published") for t in (0.0, 1.0, 2.0, 3.0, 9.0)] == [10, 10, 20, 30, 30]
+    assert history.grown(1.0, 2.0, "published") == 10
+    history.add(Sample(at=2.0, published=99))  # out of order: not taken
+    assert len(history.samples) == 2
+
+
+def simulated(
+    steps_s: list[float],
+    delay_s: float,
+    *,
+    span_s: float = 20.0,
+    dies: dict[int, float] | None = None,
+    unequal_s: dict[tuple[int, int], float] | None = None,
+) -> tuple[dict[str, History], float]:
+    """A dumb swarm: nodes that never wait, arrivals folded between steps, everything in plain sets.
+
+    What each would sample of itself every quarter of a second, and the true mean staleness.
+    """
+    dies = dies or {}
+    delays_s = unequal_s or {}
+    rng = random.Random(2)
+    count = len(steps_s)
+    names = [f"node-{i}" for i in range(count)]
+    clocks: list[set[tuple[int, int]]] = [set() for _ in names]
+    inboxes: list[list[tuple[float, int, int, set[tuple[int, int]]]]] = [[] for _ in names]
+    contexts: list[set[tuple[int, int]]] = [set() for _ in names]
+    made, applied, spent = [0] * count, [0] * count, [0.0] * count
+    started = [0.0] * count
+    ends = [rng.uniform(0, step) for step in steps_s]
+    told = [0.0] * count
+    histories = {name: History() for name in names}
+    staleness: list[int] = []
+    while min(ends) < span_s:
+        i = ends.index(min(ends))
+        now = ends[i]
+        made[i] += 1
+        spent[i] += now - started[i]
+        dot = (i, made[i])
+        staleness.append(len(contexts[i] ^ clocks[i]))
+        clocks[i].add(dot)
+        applied[i] += 1
+        for j in range(count):
+            if j != i and now < dies.get(j, span_s):
+                inboxes[j].append((now + delays_s.get((i, j), delay_s), *dot, contexts[i]))
+        inboxes[i].sort(key=lambda item: item[0])
+        while inboxes[i] and inboxes[i][0][0] <= now:
+            _, origin, seq, context = inboxes[i].pop(0)
+            staleness.append(len(context ^ clocks[i]))
+            clocks[i].add((origin, seq))
+            applied[i] += 1
+        contexts[i] = set(clocks[i])
+        started[i] = now
+        if now >= told[i]:
+            told[i] = (now // 0.25 + 1) * 0.25
+            known = {
+                name: max((s for o, s in clocks[i] if o == k), default=0)
+                for k, name in enumerate(names)
+            }
+            histories[names[i]].add(
+                Sample(
+                    at=now,
+                    published=made[i],
+                    applied=applied[i],
+                    compute_s=spent[i],
+                    known=known,
+                )
+            )
+        ends[i] = now + steps_s[i] * rng.uniform(0.7, 1.3)
+        if ends[i] >= dies.get(i, span_s):
+            ends[i] = span_s + 1
+    return histories, sum(staleness) / len(staleness)
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "delay_s", "dies"),
+    [
+        ([0.05] * 4, 0.0, {}),
+        ([0.05] * 4, 0.02, {}),
+        ([0.05] * 4, 0.3, {}),
+        ([0.05, 0.05, 0.05, 0.4], 0.03, {}),
+        ([0.05] * 4, 0.02, {1: 7.0}),
+    ],
+)
+def test_the_prediction_meets_a_dumb_swarm(
+    steps_s: list[float], delay_s: float, dies: dict[int, float]
+) -> None:
+    histories, truth = simulated(steps_s, delay_s, dies=dies)
+    delays_s = report.measured_delays_s(histories)
+    assert len(delays_s) == len(steps_s) * (len(steps_s) - 1)
+    assert fmean(delays_s.values()) == pytest.approx(delay_s, abs=0.005 + 0.1 * delay_s)
+    predicted = report.predicted_staleness(histories)
+    assert predicted == pytest.approx(truth, rel=0.08)
+
+
+def test_the_prediction_knows_each_pair() -> None:
+    unequal_s = {(0, 1): 0.5, (1, 0): 0.01, (0, 2): 0.3, (2, 1): 0.1}
+    histories, truth = simulated([0.05, 0.03, 0.08], 0.02, unequal_s=unequal_s)
+    assert report.measured_delays_s(histories)["node-0", "node-1"] == pytest.approx(0.5, rel=0.1)
+    assert report.predicted_staleness(histories) == pytest.approx(truth, rel=0.08)
+
+
+def test_with_one_delay_for_all_it_is_the_formula_of_the_core() -> None:
+    rates, compute_s = {"a": 20.0, "b": 15.0, "c": 2.0}, {"a": 0.05, "b": 0.06, "c": 0.4}
+    delays_s = dict.fromkeys(permutations("abc", 2), 0.03)
+    assert report.expected_staleness(rates, compute_s, delays_s) == pytest.approx(
+        gossip_expected_unequal(list(rates.values()), list(compute_s.values()), 0.03)
+    )
+
+
+def test_nothing_measured_nothing_predicted() -> None:
+    assert report.predicted_staleness({}) is None
+    assert report.predicted_staleness({"a": History()}) is None
+    assert report.predicted_staleness({"a": History([Sample(at=1.0)])}) is None
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def shown(picture: object, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(picture)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_fits_a_terminal() -> None:
+    rows = [{**row(f"node-{i}", samples=1_234_567), "state": "training"} for i in range(3)]
+    text = shown(view.table(rows, "digits", {"node-0": 12e6}))
+    assert "1,234,567" in text
+    assert "…" not in text
+    assert "12.0" in text
+
+
+def test_a_line_says_how_it_goes() -> None:
+    scene = view.Scene(
+        title="digits",
+        elapsed_s=12.0,
+        part=0.45,
+        rows=[{**row(), "state": "training"}, {**row("b"), "state": "killed"}],
+        bytes_per_s={"a": 3e6},
+    )
+    text = view.line(scene)
+    for part in ("12.0 s", "45%", "1 nodes", "200 samples", "50/s", "loss 0.500", "90.0%", "1.5"):
+        assert part in text
+    assert "digits" in shown(view.live(scene))
+
+
+def test_a_run_ends_with_a_few_lines() -> None:
+    text = "\n".join(view.summary(assembled([row()])))
+    assert "accuracy 90.0% on average" in text
+    assert "(predicted 1.40)" in text
+    assert "2 messages rejected: nan" in text
