@@ -364,7 +364,7 @@ class Actor:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._process.args}: ended with {self._process.wait()}")
+            raise RuntimeError(f"{self._process.args!r}: ended with {self._process.wait()}")
         heard: dict[str, Any] = json.loads(line)
         return heard
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from murmurate import report
 from murmurate.config import Config
+from murmurate.io.malloc import keep_memory
 from murmurate.values import STDIN
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ LOOK_S = 0.02
 """Between two looks at the budget and the launcher."""
 TELL_S = 0.25
 """Between two events, at multiples of it on the machine's clock: so nodes are sampled together."""
-COUNTS_EVERY = 8
-"""Of the events every so-manieth has the whole distribution of staleness."""
+COUNTS_SMALL, COUNTS_EVERY = 256, 8
+"""Up to so many values the distribution of staleness is in each event, beyond in one of so many."""
 LOSS_EVERY = 20
 EVALUATE_S = 5.0
 EVALUATE_SHARE = 0.05
@@ -46,6 +47,8 @@ EVALUATE_SHARE = 0.05
 GATE_S = 120.0
 FINISH_S = 10.0
 SETTLE_S = 3.0
+LEAVE_S = 1.0
+"""When all have everything, leaving is only a word to the others."""
 NAP_S = 0.1
 
 
@@ -149,6 +152,7 @@ class _Node:
         self.samples = config.train.samples
 
     def run(self) -> None:
+        keep_memory()
         import torch  # 2 to 3 s: everything that can be wrong without it has been checked
 
         import murmurate
@@ -300,6 +304,8 @@ class _Node:
             Path(files.path).write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
         if not self.events:
             print(_sentence(row, self.stop.reason), file=sys.stderr, flush=True)
+        if settled:
+            swarm.leave(LEAVE_S)
 
     # -- telling -----------------------------------------------------------------------------------
 
@@ -316,8 +322,9 @@ class _Node:
             if span.epoch == clock.epoch(span.origin):
                 known[span.origin] = span.last
         more |= {"at": time.monotonic(), "node": self.row(swarm), "known": known}
-        if event == "done" or self.told % COUNTS_EVERY == 0:
-            more["staleness_counts"] = list(report.counts(swarm.staleness).items())
+        counts = report.counts(swarm.staleness)
+        if event == "done" or len(counts) <= COUNTS_SMALL or self.told % COUNTS_EVERY == 0:
+            more["staleness_counts"] = list(counts.items())
         self.told += 1
         self.emit(event, **more)
 

@@ -136,6 +136,7 @@ class Runtime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._kicked = False
+        self._unsent = False
         self._stopping = False
         self._tell_at = 0.0
         self._forget_at = 0.0
@@ -176,7 +177,7 @@ class Runtime:
             effects = peer.commit(peer.prepare(delta, context))
             self.tally.publish(compute_s)
             self._carry_out(effects)
-        self._kick()
+            self._unsent = True
 
     def waiting(self) -> bool:
         return bool(self._inbox)
@@ -193,9 +194,16 @@ class Runtime:
                 changed = changed or any(isinstance(e, Applied | Adopted) for e in effects)
                 self._carry_out(effects)
                 self._consumed.append(item.done)
-        if self._consumed:
-            self._kick()
         return changed
+
+    def flush(self) -> None:
+        """Let the loop's thread send what commit and fold have made.
+
+        Once, at the end of a step: the two threads would only wait for each other in between.
+        """
+        if self._unsent or self._consumed or self._outgoing:
+            self._unsent = False
+            self._kick()
 
     def progress(self) -> Progress:
         """Mine, of this instant."""

@@ -225,6 +225,7 @@ class Swarm:
         if self._unpublished >= self._every and self._has_room():
             self._publish()
         self._fold()
+        runtime.flush()
 
     def _has_room(self) -> bool:
         peer = self._runtime.peer
@@ -288,6 +289,7 @@ class Swarm:
         self._runtime.check()
         if self._unpublished:
             self._publish()
+            self._runtime.flush()
 
     def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
         """Fold in what comes, from this thread, until something is true; False: it took too long.
@@ -300,6 +302,7 @@ class Swarm:
         while True:
             runtime.check()
             self._fold()
+            runtime.flush()
             if until():
                 return True
             left = deadline - time.monotonic()

@@ -313,7 +313,9 @@ class _Up:
                     child.state = STOPPED
                 elif code != 0 or child.state != DONE:
                     child.state = DIED
-                    self.view.say(f"{child.name} died ({_why(code)}); the others go on")
+                    others = any(other.process.poll() is None for other in self.children)
+                    more = "; the others go on" if others else ""
+                    self.view.say(f"{child.name} died ({_why(code)}){more}")
 
     # -- what they are told ------------------------------------------------------------------------
 
@@ -481,8 +483,8 @@ def run(plan: Plan) -> int:
         view = View()
         swarm = _Up(plan, view, folder)
         stack.callback(_clear, swarm)
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        stack.callback(signal.signal, signal.SIGTERM, before)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            stack.callback(signal.signal, each, signal.signal(each, _interrupt))
         interrupted = False
         with view:
             try:
@@ -495,6 +497,9 @@ def run(plan: Plan) -> int:
         if swarm.went is not None and any(child.row["samples"] for child in swarm.children):
             result = swarm.report()
             view.end(result)
+            done = [child for child in swarm.children if child.state == DONE]
+            if late := [child.name for child in done if not child.settled]:
+                view.say(f"{', '.join(late)} ended before everything of the others had arrived")
             if plan.config.report.path is not None:
                 text = json.dumps(result, indent=2, allow_nan=False) + "\n"
                 Path(plan.config.report.path).write_text(text, encoding="utf-8")

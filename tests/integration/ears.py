@@ -139,6 +139,10 @@ class Memo:
     def rejected(self, reason: str, sender: str, detail: str) -> None:
         self.rejections.append((reason, sender, detail))
 
+    def has(self, count: int) -> bool:
+        """Whether so many messages have come."""
+        return len(self.got) == count
+
     @property
     def messages(self) -> list[Any]:
         return [message for _, message in self.got]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -59,11 +59,11 @@ class Net:
         self.assigned: dict[tuple[Life, Life], torch.Tensor] = {}
         self.received: dict[tuple[Life, Life], torch.Tensor] = {}
         self.put_in = torch.zeros(SIZE + 1, dtype=torch.float64)
+        self.inbox: defaultdict[Life, deque[Deliver]] = defaultdict(deque)
         self.flying: Counter[tuple[Life, str]] = Counter()
         self.done: list[tuple[str, Effect]] = []
         self.loss = self.twice = self.delay_s = 0.0
         self.sides: tuple[str, ...] = ()
-        self.merges = 0
         for name in names:
             self.start(name, synced=True)
         for name in names:
@@ -146,7 +146,8 @@ class Net:
             if isinstance(effect, Send):
                 self.post(name, effect.to, effect.message)
             elif isinstance(effect, Deliver):
-                self.act(name, peer.fold(effect.sender, effect.message, self.now))
+                self.inbox[peer.name, peer.epoch].append(effect)
+                self.at(self.rng.random() * self.delay_s, lambda: self.fold(peer))
             else:
                 self.done.append((name, effect))
                 if isinstance(effect, Adopted):
@@ -158,6 +159,12 @@ class Net:
             if share is not None:
                 self.note(peer)
                 self.carry(peer, to, share)
+
+    def fold(self, peer: MixingPeer) -> None:
+        """The training thread takes the next message in, some time after it came."""
+        effect = self.inbox[peer.name, peer.epoch].popleft()
+        if self.peers.get(peer.name) is peer:
+            self.act(peer.name, peer.fold(effect.sender, effect.message, self.now))
 
     def post(self, sender: str, to: str, message: Any) -> None:
         for delay_s in self.delays():
@@ -278,10 +285,16 @@ class Net:
             self.run(1.0, self.turns)
             if self.spread() < 1e-7:
                 break
-        self.run(3.0)
-        assert all(peer.synced for peer in self.peers.values())
         assert self.spread() < 1e-6
-        assert all(peer.settled() for peer in self.peers.values())
+        peers = self.peers.values()
+        assert self.comes_true(lambda: all(peer.even() and peer.caught_up() for peer in peers))
+
+    def comes_true(self, what: Callable[[], bool], seconds: float = 20.0) -> bool:
+        for _ in range(round(seconds / 0.05)):
+            if what():
+                return True
+            self.run(0.05)
+        return False
 
     def effects(self, kind: type, name: str = "") -> list[Any]:
         return [e for who, e in self.done if isinstance(e, kind) and name in ("", who)]
@@ -300,7 +313,7 @@ def faulty(seed: object, names: str, kind: str, **config: Any) -> Net:
 
 
 @pytest.mark.parametrize("kind", TOPOLOGIES)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_all_tend_to_the_mean_of_what_was_put_in(seed: int, kind: str) -> None:
     net = faulty(f"{seed}/{kind}", "abcde", kind)
     net.run(6.0, net.train)
@@ -315,7 +328,7 @@ def test_all_tend_to_the_mean_of_what_was_put_in(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["full", "ring", "exponential", "tree"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_crash_restart_leave_and_late_join(seed: int, kind: str) -> None:
     net = faulty(f"churn/{seed}/{kind}", "abcde", kind)
     net.run(2.0, net.train)
@@ -340,7 +353,7 @@ def test_crash_restart_leave_and_late_join(seed: int, kind: str) -> None:
     assert 3.0 < weight < 7.0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_cut_that_heals_takes_off_what_counted_twice(seed: int) -> None:
     net = faulty(f"cut/{seed}", "abcd", "full")
     net.run(2.0, net.train)
@@ -354,7 +367,7 @@ def test_a_cut_that_heals_takes_off_what_counted_twice(seed: int) -> None:
 
 
 def test_who_leaves_in_order_takes_what_it_holds_and_no_more() -> None:
-    for seed in range(5):
+    for seed in range(2):
         net = Net(f"leave/{seed}", "abcd", "full")
         net.delay_s = 0.1
         net.run(3.0, net.train)
@@ -570,6 +583,36 @@ def test_a_link_the_graph_does_not_name_any_more_is_served_until_it_is_confirmed
     a.landed("f", again)
     step(a)
     assert "f" not in a.ready(NOW + 9)
+
+
+def vectors(one: MixingPeer) -> int:
+    """How many vectors of the model's size its counters keep."""
+    averager = one.averager
+    kept = [averager.held, *(link.total for link in averager._links.values())]
+    kept += [link.confirmed for link in averager._links.values()]
+    kept += [sent.total for link in averager._links.values() for sent in link.sent.values()]
+    kept += [taken.total for taken in averager._received.values()]
+    storages = [vector.untyped_storage() for vector in kept]
+    return len({one.data_ptr() for one in storages if one.nbytes() > 8})
+
+
+def test_memory_of_a_link() -> None:
+    a, b = peer("a", "b"), peer("b", "a")
+    assert vectors(a) == 1
+    for _ in range(3):
+        for one, other in ((a, b), (b, a)):
+            step(one)
+            given = share(one, other.name)
+            copy = Share(given.seq, 1, 1, given.total.clone(), given.clock, given.seen)
+            give(other, one.name, copy)
+            other_had = vectors(other)
+            one.receive(other.name, other.averager.receipt(one.name, 1), NOW)
+            one.landed(other.name, given)
+            assert vectors(other) == other_had <= 3
+    assert vectors(a) == vectors(b) == 3  # the mass; given to, taken from
+    step(a)
+    share(a, "b")
+    assert vectors(a) == 4  # one on its way
 
 
 def test_pace() -> None:

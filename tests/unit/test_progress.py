@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -99,3 +101,12 @@ def test_staleness_of_a_summary() -> None:
 def test_what_no_honest_peer_says_is_refused(field: str, value: Any) -> None:
     with pytest.raises(RemoteProtocolError, match="progress"):
         word(**{field: value})
+
+
+def test_progress_and_descriptions_are_read_without_torch() -> None:
+    """`murmurate status` and `up` show them, and torch takes seconds and 200 MB."""
+    code = "import murmurate.io.description, sys; assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
+import subprocess
+import sys
 from collections import Counter
 from itertools import permutations
 from pathlib import Path
@@ -87,6 +89,15 @@ def test_a_node_is_told_everything_by_options(tmp_path: Path) -> None:
 
 def test_names() -> None:
     assert Plan(nodes=3).names == NAMES
+
+
+def test_the_launcher_is_light() -> None:
+    code = (
+        "import sys, murmurate.up, murmurate.report, murmurate.view\n"
+        "assert not {'torch', 'grpc', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # -- the report ------------------------------------------------------------------------------------

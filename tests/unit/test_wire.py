@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,15 +208,19 @@ def test_a_description_comes_back_as_it_was() -> None:
     wire.check_describe_request(b"")
 
 
-@pytest.mark.parametrize("what", ["hello", "welcome", "description"])
-def test_another_version_is_named_with_both(what: str) -> None:
+@pytest.mark.parametrize(
+    ("decode", "m"),
+    [
+        (wire.decode_frame, pb.Frame(hello=pb.Hello(version=2))),
+        (wire.decode_reply, pb.Reply(welcome=pb.Welcome(version=2))),
+        (wire.decode_description, pb.Description(version=2)),
+    ],
+    ids=["hello", "welcome", "description"],
+)
+def test_another_version_is_named_with_both(decode: Callable[[bytes], Any], m: Any) -> None:
+    data = m.SerializeToString()
     with pytest.raises(SchemaMismatch, match=r"version 2 .* version 1"):
-        if what == "hello":
-            wire.decode_frame(pb.Frame(hello=pb.Hello(version=2)).SerializeToString())
-        elif what == "welcome":
-            wire.decode_reply(pb.Reply(welcome=pb.Welcome(version=2)).SerializeToString())
-        else:
-            wire.decode_description(pb.Description(version=2).SerializeToString())
+        decode(data)
 
 
 # -- a peer with generated code ------------------------------------------------------------------
@@ -245,6 +252,27 @@ def test_fields_may_come_in_any_order() -> None:
     data = frame_of(PUSH)
     note = wire.encode_frame(notes=[wire.encode_note(SnapshotRequest())])
     assert wire.decode_frame(data + note).notes == (SnapshotRequest(),)
+
+
+def shown(after: str) -> bytes:
+    """The bytes of the first indented block of docs/wire.md after these words."""
+    text = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
+    block = text.partition(after)[2].partition("\n\n    ")[2].partition("\n\n")[0]
+    found = [
+        re.match(r" *((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})\b", line) for line in block.split("\n")
+    ]
+    return bytes.fromhex("".join(match[1] for match in found if match))
+
+
+def test_the_bytes_in_the_docs_are_what_they_say() -> None:
+    a5 = Stamp(Dot("a", 1, 5), clock(a=4, b=7))
+    push = Push((a5,), torch.tensor([1.0, -2.0]))
+    assert shown("### A push, byte by byte") == frame_of(push)
+    grown = clock(a=5, b=8)
+    grown.add(Dot("c", 2, 3))
+    m, _ = stamps.write_push("f4", (a5, Stamp(Dot("a", 1, 6), grown)))
+    data = m.stamps[1].SerializeToString()
+    assert shown("A second stamp") == b"\x1a" + bytes((len(data),)) + data
 
 
 # -- bulk ----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ Replicas never agree to the bit (F9). A clock then says whose work has *some* pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -44,6 +45,8 @@ RETIRED_MAX = 16384
 BLOCK = 1 << 15
 """Numbers at a time: what one line leaves in the cache the next one uses, and no vector is made in
 between (merging 25 million numbers: 58 ms instead of 207)."""
+SAMPLE = 16
+"""The distance of two models is taken from every so many blocks: it costs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,10 @@ class Merged:
     """A share was put in; the distance of the two clocks just before they were united."""
 
     staleness: int
+    distance: float = field(default=math.inf, compare=False)
+    """Of the two models just before, over the size of this one (inf: not known)."""
+    moved: float = field(default=1.0, compare=False)
+    """The part of that distance which this model has gone now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +189,24 @@ class Averager:
         if gain < 0.0 and float(self.held[-1]) + gain < WEIGHT_MIN:
             return Stale("takes back more than is here")  # after a reclaim; a later total will do
         staleness = share.clock.distance(self.clock)
+        distance = self._distance(share.total, before, gain)
         for block in _blocks(len(self.held)):
             self.held[block] += share.total[block] - before[block]
         self.clock.merge(share.clock)
         self._received[sender] = share
-        return Merged(staleness)
+        return Merged(staleness, distance, abs(gain) / float(self.held[-1]))
+
+    def _distance(self, total: torch.Tensor, before: torch.Tensor, gain: float) -> float:
+        """How far the sender's model (what is new of its mass, over its weight) is from this."""
+        weight, off, size = float(self.held[-1]), 0.0, 0.0
+        if gain <= 0.0 or weight <= 0.0:
+            return math.inf
+        for block in list(_blocks(len(self.held) - 1))[::SAMPLE]:
+            mine = self.held[block] / weight
+            theirs = (total[block] - before[block]) / gain
+            off += float(torch.linalg.vector_norm(theirs - mine)) ** 2
+            size += float(torch.linalg.vector_norm(mine)) ** 2
+        return math.sqrt(off / size) if size else (math.inf if off else 0.0)
 
     def receipt(self, sender: str, epoch: int) -> Receipt:
         """The answer to a share of that life, stale or not, where no shares go back."""

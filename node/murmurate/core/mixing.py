@@ -50,6 +50,7 @@ from murmurate.core.message import (
     LEFT,
     SUSPECT,
     Ack,
+    Generation,
     Message,
     Ping,
     PingRequest,
@@ -66,6 +67,10 @@ RECEIPTS = 3
 """A receipt is repeated this often, once in a digest interval."""
 PARTING_INTERVALS = 4
 """Digest intervals in which the last receipts of one who has left arrive."""
+EVEN = 1e-4
+"""Two models this far apart, over their size, are taken for the same."""
+EVEN_UPKEEPS = 16
+"""Where all are the same and nobody trains, a turn is due once in so many digest intervals."""
 DEAD_MAX = 256
 """So many dead are probed in case they come back; then the one dead for longest is forgotten."""
 
@@ -109,9 +114,11 @@ class MixingPeer:
         *,
         rng: Rng,
         config: PeerConfig | None = None,
+        history: tuple[Generation, ...] = (),
         synced: bool = True,
         address: str = "",
     ) -> None:
+        """`history`: as for a `Peer`; there are no generations here, so it says nothing."""
         self.config = config = config or PeerConfig()
         self.name = name
         self.epoch = epoch
@@ -142,6 +149,12 @@ class MixingPeer:
         """Of whom a `Gone` was delivered and not folded yet: no shares meanwhile."""
         self._refused: dict[str, int] = {}
         """Lives that have no counters of mine any more."""
+        self._distance: dict[str, float] = {}
+        """How far the models of partners were from mine when last seen, and since."""
+        self._idle = 0
+        """Upkeeps since my last update; `_gap`: how many there usually are."""
+        self._gap = 0.0
+        self._seq_seen = self.seq
         self._upkeep_due = 0.0
         self._snapshot_asked = -math.inf
 
@@ -171,7 +184,8 @@ class MixingPeer:
         """Put an update of mine in; a turn is due.
 
         The own model makes just this step; the mass moves by weight × delta (`Averager.local`).
-        `in_weights`: the optimizer has changed the weights already.
+        `in_weights`: the optimizer has changed the weights already. Either way they have the
+        rounding of a step in the model's dtype; the next merge writes them anew.
         """
         (stamp,) = push.stamps
         if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
@@ -179,13 +193,13 @@ class MixingPeer:
         dot, staleness = self.averager.local(push.payload, stamp.context)
         self.seq += 1
         if not in_weights:
-            self.averager.write(self.replica.weights)
+            self.replica.weights.add_(push.payload)
+        self._distance.clear()
         self.turn()
         return [Applied((dot,), (staleness,))]
 
     def turn(self) -> None:
-        """Partners are due a share. Called by `commit`; a driver whose training is over may call it
-        now and then: each turn draws the replicas together."""
+        """Partners are due a share: after each `commit`, and now and then where there are none."""
         if not self.synced or self._leaving:
             return
         self._turn += 1
@@ -267,7 +281,7 @@ class MixingPeer:
         else:
             kind = type(message).__name__
             raise RemoteProtocolError("message", f"{kind}: the rule here is average, not sum")
-        return self.heard(sender, now) + effects
+        return effects + self.heard(sender, now)
 
     def heard(self, sender: str, now: float) -> list[Effect]:
         """A sign of life that is not a message yet: a piece of a long one."""
@@ -298,6 +312,9 @@ class MixingPeer:
         if self.synced:
             self.averager.write(self.replica.weights)
         self._owed[sender] = RECEIPTS
+        for name in self._distance:
+            self._distance[name] += outcome.distance * outcome.moved
+        self._distance[sender] = outcome.distance
         dot = Dot(*life, message.clock.last(*life))
         return [Applied((dot,), (outcome.staleness,)), *self._receipts(life)]
 
@@ -336,6 +353,15 @@ class MixingPeer:
         """No share is due, on its way or unconfirmed."""
         waiting = any(not flight.void for flight in self._flights.values())
         return not self._due and not waiting and not self._returning
+
+    def caught_up(self) -> bool:
+        """Whether I am part of the swarm, and all I gave away is in."""
+        return self.synced and self.settled()
+
+    def even(self) -> bool:
+        """Whether those who send to me were seen with nearly my model, unmoved since then."""
+        senders = [name for name in self._senders() if self._shares(name)]
+        return self.synced and all(self._distance.get(name, math.inf) <= EVEN for name in senders)
 
     def snapshot(self) -> Snapshot:
         """Weights and clock of one instant, and who is there."""
@@ -425,6 +451,14 @@ class MixingPeer:
             self._neighbours = topology.neighbours(self.config.topology, self.name, live)
         return self._neighbours
 
+    def _senders(self) -> tuple[str, ...]:
+        """Whose neighbour I am: my neighbours, but where edges go one way."""
+        if "exponential" not in self.config.topology or self._leaving:
+            return self._near()
+        live = self.membership.live()
+        me = live.index(self.name)
+        return tuple(live[me - (1 << j)] for j in range((len(live) - 1).bit_length()))
+
     # -- inside: snapshots -----------------------------------------------------------------------
 
     def _adopt(self, sender: str, snapshot: Snapshot) -> list[Effect]:
@@ -495,13 +529,15 @@ class MixingPeer:
             regained = self.averager.close(name, gone.life)
         else:
             regained = 0.0 if back else self.averager.reclaim(name)
-        if regained and self.synced:
-            self.averager.write(self.replica.weights)
-        return []
+        if not regained or not self.synced:
+            return []
+        self.averager.write(self.replica.weights)
+        return [Applied((), ())]  # the weights have changed, though by no update
 
     def _cut(self, name: str) -> None:
         """Nothing goes to it for now, and nothing that did is waited for."""
         self._due.pop(name, None)
+        self._distance.pop(name, None)
         self._taken_at.pop(name, None)
         flight = self._flights.get(name)
         if flight is not None and flight.flying:
@@ -513,6 +549,7 @@ class MixingPeer:
         effects: list[Effect] = []
         if not self.synced:
             effects += self._ask_snapshot(now)
+        self._turn_if_idle()
         givers = self.averager.givers()
         for name, left in list(self._owed.items()):
             if name in givers:
@@ -529,6 +566,17 @@ class MixingPeer:
                 effects += self._end(name, life, forget=True)
         self._forget_members(now)
         return effects + self._rejoin()
+
+    def _turn_if_idle(self) -> None:
+        """Whoever does not train still draws the replicas together, until they are the same."""
+        if self.seq != self._seq_seen:
+            self._gap = (self._gap + self._idle) / 2
+            self._idle, self._seq_seen = 0, self.seq
+        else:
+            self._idle += 1
+        waits = self._idle <= 2 + 4 * self._gap  # a step may just take its time
+        if not waits and (self._idle % EVEN_UPKEEPS == 0 or not self.even()):
+            self.turn()
 
     def _forget_members(self, now: float) -> None:
         """Who left needs no record after a while; of the dead, so many as can be probed."""

@@ -161,11 +161,14 @@ class Assembly:
         self._grants: list[wire.Grant] = []
         self._fresh_bytes = 0
         self._said = 0
+        self._closed = False
 
     # -- what comes in ---------------------------------------------------------------------------
 
     def receive(self, frame: wire.Frame) -> None:
         """RemoteProtocolError: the sender does not keep the rules; close the link."""
+        if self._closed:
+            return
         if frame.hello is not None:
             raise RemoteProtocolError("frame.hello", "a second one on this link")
         for note in frame.notes:
@@ -286,6 +289,7 @@ class Assembly:
 
     def close(self) -> None:
         """The link is gone; a large transfer that was under way is kept for its next try."""
+        self._closed = True
         self._depot.leave(self)
         current, self._current = self._current, None
         if current is None or current.payload is None or not current.large:

@@ -47,7 +47,7 @@ def content_key(head: bytes, raw: memoryview) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Packed:
     """A bulk message ready to be cut into pieces; the same for every link."""
 

@@ -29,9 +29,11 @@ class RowReader(nn.Module):
 
 
 class Lstm(Images28):
+    """003 trains it with batches of 8,192 over many passes; these defaults fit 2 passes."""
+
     name = "lstm"
-    batch_size = 128
-    lr = 0.05
+    batch_size = 32
+    lr = 0.03
     momentum = 0.9
     samples = 120_000
 

@@ -97,7 +97,7 @@ def split(labels: NDArray[np.integer], how: Split, index: int, count: int, seed:
         if np.bincount(owner, minlength=count).all():
             return np.flatnonzero(owner == index).astype(np.int64)
     raise ConfigError(
-        f"split {how}: leaves one of {count} peers without samples; take a larger α or fewer peers"
+        f"split {how}: leaves one of {count} peers without samples; take fewer peers or dataset"
     )
 
 
@@ -108,7 +108,8 @@ def _dirichlet(
     owner = np.empty(len(labels), dtype=np.int64)
     for samples, fractions in _fractions(labels, alpha, count, rng):
         cuts = np.rint(np.cumsum(fractions)[:-1] * len(samples)).astype(np.int64)
-        for peer, part in enumerate(np.split(samples, cuts)):
+        # rounding must not favour the same peers for every label
+        for peer, part in zip(rng.permutation(count), np.split(samples, cuts), strict=True):
             owner[part] = peer
     return owner
 

@@ -17,7 +17,7 @@ from murmurate.workloads.classification import Classification
 from murmurate.workloads.split import random_state
 
 INPUTS, CLASSES = 64, 10
-TRAIN_SAMPLES, TEST_SAMPLES = 4096, 1024
+TRAIN_SAMPLES, TEST_SAMPLES = 4096, 256
 PARAMETERS_MIN, PARAMETERS_MAX = 1_000, 10_000_000_000
 SPREAD = 3.0  # distance of a cloud's centre from the origin; each cloud has deviation 1
 
