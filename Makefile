@@ -8,7 +8,7 @@ PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto lint type test sim bench clean
+.PHONY: help setup demo proto lint type test sim bench clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -21,6 +21,9 @@ $(VENV)/.stamp: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
 	@touch $@
+
+demo: setup ## train a first swarm: 4 processes, handwritten digits
+	$(BIN)/murmurate up --nodes 4 --workload digits
 
 proto: ## compile proto/ into node/
 ifeq ($(PROTOS),)

@@ -22,6 +22,8 @@ from crew import Shared, Task
 
 SETTLE_S = 60.0
 DISTANCE_MAX = 1e-5
+PUBLISHED_MIN = 0.9
+"""Of the steps; how many it was is in the JSON."""
 
 
 def _sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -148,6 +150,7 @@ def _check(task: Task, results: list[dict[str, Any]]) -> None:
             assert sorted(result["ranges"]) == everything, (
                 f"{task}: {result['ranges']} of {everything} were applied"
             )
-            assert result["made"] == result["published"], (
+            # Without room a step is published with the next one. That must stay the exception.
+            assert result["published"] >= PUBLISHED_MIN * result["made"], (
                 f"{task}: {result['made']} steps, {result['published']} updates"
             )

@@ -54,6 +54,8 @@ def compare(wish: Wish, other: Description, where: str) -> None:
     """Raise what differs between my run and theirs."""
     if other.run != wish.run:
         raise SchemaMismatch(f"{where} trains run {other.run!r}, this node {wish.run!r}")
+    if other.rule != wish.rule:
+        raise SchemaMismatch(f"{where} trains with rule {other.rule!r}, this node {wish.rule!r}")
     if other.schema != wish.layout.schema:
         theirs = [TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in other.tensors]
         what = wish.layout.difference(theirs) or "its schema hash differs"

@@ -34,7 +34,7 @@ from murmurate.core.effect import (
     Verdict,
 )
 from murmurate.core.layout import Layout
-from murmurate.core.message import ALIVE, SUSPECT, Ack, Generation, Ping, Snapshot
+from murmurate.core.message import ALIVE, SUSPECT, Ack, Generation, Ping, Push, Snapshot
 from murmurate.core.peer import Peer, PeerConfig
 from murmurate.core.replica import Replica
 from murmurate.core.timing import Timing
@@ -59,6 +59,7 @@ from murmurate.io.wire import (
     PushHead,
     ShareHead,
     Welcome,
+    push_fits,
 )
 from murmurate.tally import Tally
 
@@ -475,7 +476,12 @@ class Runtime:
                         push = self._peer.take(to, now)
                     if push is None:
                         break
-                    transport.carry(to, push)
+                    if not isinstance(push, Push) or push_fits(push):
+                        transport.carry(to, push)
+                        continue
+                    with self.lock:  # a sum of too many for one header: a snapshot will do
+                        self._peer.landed(to, push)
+                        self.tally.dropped["header"] += 1
         except BaseException as error:
             self._fail(error)
             raise
@@ -541,6 +547,7 @@ class Runtime:
                 version=PROTOCOL_VERSION,
                 instance=self._instance,
                 run=self.settings.run,
+                rule=self.settings.rule,
                 swarm=self.swarm,
                 name=self.name,
                 epoch=peer.epoch if peer is not None else 0,

@@ -228,8 +228,9 @@ class Swarm:
         runtime.flush()
 
     def _has_room(self) -> bool:
-        peer = self._runtime.peer
-        return peer.synced and peer.room(self._layout.nbytes)
+        with self._runtime.lock:
+            peer = self._runtime.peer
+            return peer.synced and peer.room(self._layout.nbytes)
 
     def _publish(self) -> None:
         runtime = self._runtime

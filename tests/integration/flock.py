@@ -18,7 +18,7 @@ WAIT_S = 30.0
 Make = Callable[[], nn.Module]
 
 
-def small() -> nn.Module:
+def small() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
@@ -46,7 +46,7 @@ class Node:
         **join: Any,
     ) -> None:
         torch.manual_seed(seed)
-        self.model = model if model is not None else small()
+        self.model: Any = model if model is not None else small()
         self.optimizer = optimizer(self.model)
         self.data = torch.Generator().manual_seed(seed)
         self.steps = 0
@@ -58,7 +58,8 @@ class Node:
         self._thread: threading.Thread | None = None
 
     def loss(self, x: torch.Tensor) -> torch.Tensor:
-        return ((self.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        loss: torch.Tensor = ((self.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        return loss
 
     def step(self) -> float:
         x = torch.randn(16, 8, generator=self.data)

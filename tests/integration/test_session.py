@@ -88,7 +88,8 @@ class Tied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.frozen(self.norm(self.first(x)))
         x = self.narrow(x.bfloat16()).float()
-        return self.out(x).mean(1, keepdim=True)
+        out: torch.Tensor = self.out(x).mean(1, keepdim=True)
+        return out
 
 
 def test_any_model() -> None:
@@ -329,7 +330,7 @@ def test_arguments_that_cannot_be_are_named(wrong: dict[str, Any], says: str) ->
 def test_weights_that_are_not_finite_found_nothing() -> None:
     model = small()
     with torch.no_grad():
-        model[0].bias.fill_(math.inf)
+        next(model.parameters()).fill_(math.inf)
     with pytest.raises(ConfigError, match="not finite"):
         join_small(model=model)
 

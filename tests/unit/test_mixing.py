@@ -60,7 +60,7 @@ class Net:
         self.received: dict[tuple[Life, Life], torch.Tensor] = {}
         self.put_in = torch.zeros(SIZE + 1, dtype=torch.float64)
         self.inbox: defaultdict[Life, deque[Deliver]] = defaultdict(deque)
-        self.flying: Counter[tuple[Life, str]] = Counter()
+        self.flying: dict[tuple[Life, str], Share] = {}
         self.done: list[tuple[str, Effect]] = []
         self.loss = self.twice = self.delay_s = 0.0
         self.sides: tuple[str, ...] = ()
@@ -182,13 +182,14 @@ class Net:
     def carry(self, peer: MixingPeer, to: str, share: Share) -> None:
         """One share per link; it lands, or is lost, or both; twins of it come any time."""
         link = ((peer.name, peer.epoch), to)
-        self.flying[link] += 1
-        assert self.flying[link] == 1
+        before, self.flying[link] = self.flying.get(link), share
+        assert before is None or before.seq not in peer.averager._links[to].sent
         delays = self.delays()
         said = bool(delays) and self.rng.random() > self.loss
 
         def tell(landed: bool) -> None:
-            self.flying[link] -= 1
+            if self.flying.get(link) is share:
+                del self.flying[link]
             if self.peers.get(peer.name) is peer:
                 (peer.landed if landed else peer.lost)(to, share)
                 self.act(peer.name, [])
@@ -486,8 +487,8 @@ def test_a_pair_by_hand() -> None:
     assert b.clock == first.clock == b.replica.clock
     assert not a.settled()
     a.receive("b", Receipt(1, 1, 1), NOW)
-    assert not a.settled()  # the link still says it is on its way
-    a.landed("b", first)
+    assert a.settled()
+    a.landed("b", first)  # the link says so later
     assert a.settled()
     step(b, 1.0)  # its weight is 1.5
     back = share(b, "a")
@@ -532,6 +533,25 @@ def test_neighbours_get_equal_parts_one_after_another() -> None:
     shares = [share(a, to) for to in a.ready(NOW)]
     assert [one.total.tolist() for one in shares] == [[2.0, 0.25]] * 3
     assert a.averager.held.tolist() == [2.0, 0.25]
+
+
+def test_who_trains_no_more_mixes_until_all_are_even() -> None:
+    net = Net("rest", "abcd", "full")
+    net.delay_s = 0.02
+    net.run(2.0, net.train)
+    assert not any(one.even() for one in net.peers.values())
+    assert net.comes_true(lambda: all(one.even() for one in net.peers.values()), 3.0)
+    assert net.spread() / float(net.mean().norm()) < 1e-3
+    assert net.comes_true(lambda: all(one.settled() for one in net.peers.values()), 3.0)
+    before = len(net.effects(Applied))
+    net.run(10.0)
+    assert len(net.effects(Applied)) - before < 100  # now and then
+    net.commit("a")
+    assert not net.peers["a"].even()
+    assert len(net.peers["a"]._due) + len(net.peers["a"]._flights) <= 1
+    assert net.comes_true(
+        lambda: all(len(one.clock) == len(net.peers["a"].clock) for one in net.peers.values())
+    )
 
 
 def test_stop_and_wait() -> None:

@@ -1168,11 +1168,22 @@ def test_what_is_here_and_not_folded_yet_is_not_asked_for() -> None:
     assert b.fold("a", delivered.message, NOW + 4) == [Applied((A1,), (0,))]
 
 
+def test_steps_are_added_up_while_updates_wait_on_every_path() -> None:
+    a = peer("a", "abc")
+    for _ in range(2):
+        assert a.room(16)
+        publish(a)
+    assert not a.room(16)
+    assert a.take("b", NOW) is not None
+    assert a.room(16), "one slow path does not hold the others up"
+
+
 def test_the_log_sets_the_pace_and_not_the_training() -> None:
     """One update always has room; the next waits until all have answered, and takes its sum."""
     a = peer("a", "ab", config=PeerConfig(outbox_bytes_max=1))
     assert a.room(16)
     publish(a)
+    assert a.take("b", NOW) is not None
     assert not a.room(16)
     a.receive("b", Digest(1, Clock((A1,)), Clock((A1,))), NOW)
     a.tick(NOW + 1)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from murmurate.core.averaging import Receipt, Share
 from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.message import (
+    STAMPS_MAX,
     STATES,
     Accept,
     Accepted,
@@ -370,7 +371,7 @@ def test_a_long_sum_takes_few_bytes_per_stamp() -> None:
     """22 bytes a stamp for 4 origins: what the limit of a head allows is known (docs/wire.md)."""
     held = clock(**{f"node-{i}": 100_000 for i in range(4)})
     many = []
-    for seq in range(100_001, 102_501):
+    for seq in range(100_001, 100_001 + STAMPS_MAX):
         many.append(Stamp(Dot("node-0", 1, seq), held.copy()))
         for i in range(4):
             held.add(Dot(f"node-{i}", 1, seq))

@@ -14,8 +14,9 @@ from murmurate.core.clock import Clock, Dot, Key, Range
 from murmurate.core.runs import Runs, runs_problem
 from murmurate.errors import RemoteProtocolError
 
-STAMPS_MAX = 4096
-"""Updates one sum may carry; a path that is further behind is repaired by snapshot."""
+STAMPS_MAX = 512
+"""Updates one sum may carry; a path that is further behind is repaired by snapshot. With up to 32
+origins their stamps fit into one header of the wire (60 KiB)."""
 RANGES_MAX = 1024
 RUMOURS_MAX = 64
 CANDIDATES_MAX = 256

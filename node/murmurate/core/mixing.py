@@ -5,10 +5,11 @@ goes to whom, and what a death, a departure or a return means for the counters. 
 `MixingPeer` as to a `Peer` (docs/protocol.md). Rules:
 
 1. A turn is due after each `commit`: one random partner on `full`, else all neighbours.
-2. Stop and wait: a link gets its next share when the last one has landed *and* a receipt says that
-   it is in. So a link costs few vectors, a crash lets little count twice, and whoever is fast does
-   not pour all its weight into whoever is slow. What is not confirmed is sent again, also where the
-   graph does not lead any more.
+   Who makes no more updates takes turns with all of them, until the models are the same.
+2. Stop and wait: a link gets its next share when a receipt says that the last one is in. So a link
+   costs few vectors, a crash lets little count twice, and whoever is fast does not pour all its
+   weight into whoever is slow. What is not confirmed is sent again, also where the graph does not
+   lead any more.
 3. Every share is answered with a receipt, and that is repeated: it is small, a share is not.
 4. Dead: take back what is unconfirmed; the counters stay for `forget_after_s`, for it may not be
    dead. Left: the same after a time in which the last receipts arrive, and the counters go.
@@ -154,6 +155,8 @@ class MixingPeer:
         self._idle = 0
         """Upkeeps since my last update; `_gap`: how many there usually are."""
         self._gap = 0.0
+        self._resting = self._told = False
+        """Whether I make no more updates; and whether all have seen my model since it was even."""
         self._seq_seen = self.seq
         self._upkeep_due = 0.0
         self._snapshot_asked = -math.inf
@@ -195,22 +198,23 @@ class MixingPeer:
         if not in_weights:
             self.replica.weights.add_(push.payload)
         self._distance.clear()
+        self._resting = False
         self.turn()
         return [Applied((dot,), (staleness,))]
 
     def turn(self) -> None:
-        """Partners are due a share: after each `commit`, and now and then where there are none."""
+        """Partners are due a share."""
         if not self.synced or self._leaving:
             return
         self._turn += 1
         kind = self.config.topology
-        if kind == "full":
+        if self._resting:
+            chosen = list(self._near())
+        elif kind == "full":
             free = [to for to in self._near() if to not in self._flights and self._shares(to)]
             chosen = [free[self.rng.randrange(len(free))]] if free else []
-        elif kind == "one-peer-exponential":
-            chosen = list(topology.open_now(kind, self.name, self.membership.live(), self._turn))
         else:
-            chosen = list(self._near())
+            chosen = list(topology.open_now(kind, self.name, self.membership.live(), self._turn))
         self._due.update(dict.fromkeys(to for to in chosen if self._shares(to)))
 
     # -- what the links take ---------------------------------------------------------------------
@@ -315,6 +319,8 @@ class MixingPeer:
         for name in self._distance:
             self._distance[name] += outcome.distance * outcome.moved
         self._distance[sender] = outcome.distance
+        if self._resting:
+            self._rest()
         dot = Dot(*life, message.clock.last(*life))
         return [Applied((dot,), (outcome.staleness,)), *self._receipts(life)]
 
@@ -403,8 +409,9 @@ class MixingPeer:
         self._clear(sender)
 
     def _clear(self, to: str) -> None:
+        """What is confirmed is there, also when the link has not said so yet."""
         flight = self._flights.get(to)
-        if flight is not None and not flight.flying and not self.averager.unconfirmed(to):
+        if flight is not None and not flight.void and not self.averager.unconfirmed(to):
             del self._flights[to]
 
     def _ended(self, to: str, message: object, *, lost: bool) -> None:
@@ -568,15 +575,23 @@ class MixingPeer:
         return effects + self._rejoin()
 
     def _turn_if_idle(self) -> None:
-        """Whoever does not train still draws the replicas together, until they are the same."""
+        """Notice that I make no more updates; a step may just take its time."""
         if self.seq != self._seq_seen:
             self._gap = (self._gap + self._idle) / 2
             self._idle, self._seq_seen = 0, self.seq
         else:
             self._idle += 1
-        waits = self._idle <= 2 + 4 * self._gap  # a step may just take its time
-        if not waits and (self._idle % EVEN_UPKEEPS == 0 or not self.even()):
+        self._resting = self._idle > 2 + 4 * self._gap
+        if self._resting:
+            self._told = self._told and self._idle % EVEN_UPKEEPS > 0
+            self._rest()
+
+    def _rest(self) -> None:
+        """Draw the replicas together until they are the same; then let everyone see mine once."""
+        even = self.even()
+        if not even or not self._told:
             self.turn()
+        self._told = even
 
     def _forget_members(self, now: float) -> None:
         """Who left needs no record after a while; of the dead, so many as can be probed."""

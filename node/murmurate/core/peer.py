@@ -76,6 +76,8 @@ GIVE_UP_INTERVALS = 6
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
 would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
+WAITING_MAX = 2
+"""Updates that may wait on every path before local steps are added up instead."""
 LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
 two members cannot vote one of them out, and the log of the other would grow for ever."""
@@ -225,8 +227,14 @@ class Peer:
     def room(self, nbytes: int) -> bool:
         """Whether an update of that size should be made now, or be added to the next one.
 
-        So memory is bounded by what the links take, and the training never waits for them.
+        Not while updates wait on the way to every neighbour: one more would only arrive later. And
+        not while the log is full: so memory is bounded by what the links take, and the training
+        never waits for them.
         """
+        if self.config.topology != "one-peer-exponential":  # its paths take turns, and may wait
+            near = self._neighbour_names()
+            if near and all(self.outbox.updates(to) >= WAITING_MAX for to in near):
+                return False
         limit = max(self.config.outbox_bytes_max, nbytes)
         if self._away:
             limit *= 2  # what is kept for them is summed up, once all the others have it

@@ -17,7 +17,7 @@ import torch
 from murmurate.errors import RemoteProtocolError
 from murmurate.io import wire
 from murmurate.io.link import as_bytes
-from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, Limits
+from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
 
 if TYPE_CHECKING:
     from murmurate.io.transport import Ears
@@ -253,7 +253,10 @@ class Assembly:
             self._unconsumed_bytes -= incoming.total
             self._fresh_bytes += incoming.total
             self._count(incoming.number)
-            self._on_reply(self._fresh_bytes >= WINDOW_BYTES // 4)
+            self._on_reply(
+                self._fresh_bytes >= WINDOW_BYTES // 4
+                or self._landed - self._said >= WINDOW_MESSAGES // 2
+            )
 
         payload, incoming.payload = incoming.payload, None
         try:

@@ -45,6 +45,7 @@ class Description:
     instance: str
     """Random for each process: so one's own address is recognised."""
     run: str
+    rule: str = "sum"
     swarm: str
     """The id of the founding; empty while not part of one."""
     name: str
@@ -65,6 +66,7 @@ def encode_description(description: Description) -> bytes:
             version=d.version,
             instance=d.instance,
             run=d.run,
+            rule=d.rule,
             swarm=d.swarm,
             name=d.name,
             epoch=d.epoch,
@@ -103,6 +105,7 @@ def decode_description(data: bytes) -> Description:
         version=fields.version("description", m.version),
         instance=fields.name("description.instance", m.instance),
         run=fields.name("description.run", m.run),
+        rule=fields.text("description.rule", m.rule, fields.NAME_BYTES_MAX),
         swarm=fields.text("description.swarm", m.swarm, fields.NAME_BYTES_MAX),
         name=fields.name("description.name", m.name),
         epoch=fields.number("description.epoch", m.epoch),

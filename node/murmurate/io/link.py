@@ -16,7 +16,7 @@ import torch
 
 from murmurate.errors import RemoteProtocolError
 from murmurate.io import wire
-from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, Limits
+from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +104,8 @@ class Link:
 
     @property
     def free(self) -> bool:
-        return self._bytes < WINDOW_BYTES
+        waiting = len(self._queue) + len(self._under_way)
+        return self._bytes < WINDOW_BYTES and waiting < WINDOW_MESSAGES
 
     @property
     def idle(self) -> bool:

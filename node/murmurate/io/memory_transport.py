@@ -25,7 +25,7 @@ from murmurate.errors import (
 )
 from murmurate.io import wire
 from murmurate.io.quarantine import Quarantine
-from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, Ears, Limits
+from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Ears, Limits
 
 
 class Hub:
@@ -198,8 +198,8 @@ class _Link:
 
     @property
     def free(self) -> bool:
-        waiting = sum(item.nbytes for item in (*self._queue, *self._under_way))
-        return waiting < WINDOW_BYTES
+        waiting = [item.nbytes for item in (*self._queue, *self._under_way)]
+        return sum(waiting) < WINDOW_BYTES and len(waiting) < WINDOW_MESSAGES
 
     def post(self, note: bytes) -> None:
         self._notes.append(_Item(note=note, nbytes=len(note)))

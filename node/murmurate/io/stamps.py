@@ -126,19 +126,21 @@ class _Contexts:
         """Returns how many entries are new."""
         if len(added) % 3:
             raise RemoteProtocolError("push.added", f"{len(added)} numbers, not triples")
-        triples = iter(added)
-        new = 0
+        lives, triples, new = self._lives, iter(added), 0
         for life, gap, more in zip(triples, triples, triples, strict=True):
-            if not 0 <= life < len(self._lives):
-                raise RemoteProtocolError("push.added", f"life {life} of {len(self._lives)}")
-            key = self._lives[life]
-            first = context.last(*key) + 1 + gap
+            if not 0 <= life < len(lives):
+                raise RemoteProtocolError("push.added", f"life {life} of {len(lives)}")
+            key = lives[life]
+            runs = context.runs(key)
+            first = (runs[-1] if runs else 0) + 1 + gap
             last = first + more
             if not 0 < first <= last <= SEQ_MAX:
                 raise RemoteProtocolError("push.added", f"{first} to {last}")
-            runs = context.runs(key)
             self._spend(1 + len(runs))
-            context.add_range(Range(*key, first, last))
+            if more:
+                context.add_range(Range(*key, first, last))
+            else:
+                context.add(Dot(*key, first))  # the usual one, and the quicker
             new += not runs
         return new
 

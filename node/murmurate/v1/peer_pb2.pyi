@@ -444,7 +444,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("version", "instance", "run", "swarm", "name", "epoch", "address", "synced", "schema", "tensors", "members", "clock", "progress")
+    __slots__ = ("version", "instance", "run", "swarm", "name", "epoch", "address", "synced", "schema", "tensors", "members", "clock", "progress", "rule")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +458,7 @@ class Description(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
     version: int
     instance: str
     run: str
@@ -471,7 +472,8 @@ class Description(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[MemberDescription]
     clock: bytes
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
-    def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., synced: bool = ..., schema: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., clock: _Optional[bytes] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
+    rule: str
+    def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., synced: bool = ..., schema: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., clock: _Optional[bytes] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., rule: _Optional[str] = ...) -> None: ...
 
 class TensorDescription(_message.Message):
     __slots__ = ("name", "dtype", "shape")
