@@ -4,7 +4,8 @@
 
 Each contender is a pair of processes on loopback; the pairs take turns in random order in one run.
 Time: from the call in the origin, whose tensor is in memory, to the moment the peer has the whole
-tensor (`Ears.received`). The peer compares every byte with what it must be, outside of the time.
+tensor (`Ears.received`). The peer compares every byte with what it must be, outside of the time,
+then says so to the origin (a byte, a small message, the answer of the call), which sends the next.
 
     murmurate   our transport, malloc set as a node sets it
     tcp         one socket (cubic), sendall from the tensor, recv_into a buffer that exists
@@ -30,7 +31,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ import torch
 
 SIZES = {"0.24 MB": 240_000, "4 MB": 4_000_000, "100 MB": 100_000_000}
 BURSTS = {"0.24 MB": 30, "4 MB": 10, "100 MB": 1}
-"""Pushes of one sample, one at a time; a sample is their median."""
+"""Pushes of one sample, each begun when the one before is there; their median counts."""
 CONTENDERS = ("murmurate", "tcp", "unary")
 GOALS = {
     "100 MB / tcp": (0.30, 0.22),
@@ -102,16 +103,18 @@ class Meter:
 
 
 class Inbox:
-    """What the receiving process answers for each transfer."""
+    """What the receiving process answers for each row of transfers."""
 
     def __init__(self) -> None:
         self.meter = Meter()
-        self.nbytes = self.seq = 0
+        self.nbytes = self.seq = self.times = 0
+        self.at: list[float] = []
 
     def follow(self) -> None:
         """Do as the conductor says, until it says no more."""
         for order in orders():
-            self.nbytes, self.seq = order["nbytes"], order["seq"]
+            self.nbytes, self.seq, self.times = order["nbytes"], order["seq"], order["times"]
+            self.at = []
             self.prepare()
             self.meter.start()
             say(armed=self.seq)
@@ -120,9 +123,30 @@ class Inbox:
         pass
 
     def arrived(self, payload: torch.Tensor) -> None:
-        at = time.monotonic()
+        self.at.append(time.monotonic())
         cpu_s, rss = self.meter.cpu_s(), self.meter.rss()
-        say(at=at, cpu_s=cpu_s, rss=rss, right=is_right(payload, self.nbytes, self.seq))
+        assert is_right(payload, self.nbytes, self.seq), "it did not arrive as it was sent"
+        self.seq += 1
+        if len(self.at) == self.times:
+            say(at=self.at, cpu_s=cpu_s, rss=rss)
+
+
+class Outbox:
+    """What the sending process answers for each row of transfers."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.nbytes, self.times = order["nbytes"], order["times"]
+        self.meter = Meter()
+        self.meter.start()
+        self.payloads = [tensor(self.nbytes, order["seq"] + i) for i in range(self.times)]
+        self._cpu_s = self.meter.cpu_s()
+        self.began: list[float] = []
+
+    def rows(self) -> Iterator[torch.Tensor]:
+        for payload in self.payloads:
+            self.began.append(time.monotonic())
+            yield payload
+        say(began=self.began, cpu_s=self.meter.cpu_s() - self._cpu_s, rss=self.meter.rss())
 
 
 # -- ours ----------------------------------------------------------------------------------------
@@ -132,7 +156,8 @@ class Ears:
     def __init__(self, name: str, inbox: Inbox | None = None) -> None:
         self.name = name
         self.inbox = inbox
-        self.landing: asyncio.Future[None]
+        self.confirmed: asyncio.Future[None]
+        self.confirm: Callable[[], None]
 
     def greeting(self) -> dict[str, Any]:
         return {
@@ -163,31 +188,42 @@ class Ears:
         pass
 
     def received(self, sender: str, message: Any, done: Any) -> None:
-        assert self.inbox is not None
+        if self.inbox is None:
+            self.confirmed.set_result(None)
+            return
         self.inbox.arrived(message.payload)
         done()
+        self.confirm()
 
     def landed(self, to: str, message: Any) -> None:
-        self.landing.set_result(None)
+        pass
 
     def lost(self, to: str, message: Any) -> None:
-        self.landing.set_exception(RuntimeError("lost"))
+        self.confirmed.set_exception(RuntimeError("lost"))
 
     def refused(self, to: str, error: Exception) -> None:
-        self.landing.set_exception(error)
+        print(error, file=sys.stderr)
 
     def rejected(self, reason: str, sender: str, detail: str) -> None:
         print(reason, sender, detail, file=sys.stderr)
 
 
 async def murmurate_peer() -> None:
+    from murmurate.core.message import Ping
     from murmurate.io.grpc_transport import GrpcTransport
+    from murmurate.io.wire import Hello
 
     inbox = Inbox()
+    ears = Ears("b", inbox)
     transport = GrpcTransport("127.0.0.1:0")
-    await transport.start(Ears("b", inbox))
+    ears.confirm = lambda: transport.post("a", Ping(1))
+    await transport.start(ears)
+    transport.hello(Hello(**ears.greeting()))
     say(address=transport.address)
-    await asyncio.get_running_loop().run_in_executor(None, inbox.follow)
+    loop = asyncio.get_running_loop()
+    line = await loop.run_in_executor(None, sys.stdin.readline)  # where the origin is
+    transport.meet("a", json.loads(line)["address"])
+    await loop.run_in_executor(None, inbox.follow)
     await transport.stop(0.0)
 
 
@@ -201,20 +237,19 @@ async def murmurate_origin(address: str) -> None:
     ears = Ears("a")
     transport = GrpcTransport("127.0.0.1:0")
     await transport.start(ears)
+    say(address=transport.address)
     transport.hello(Hello(**ears.greeting()))
     transport.meet("b", address)
-    meter = Meter()
     lines = orders()
+    seq = 0
     while (order := await loop.run_in_executor(None, lambda: next(lines, None))) is not None:
-        meter.start()
-        payload = tensor(order["nbytes"], order["seq"])
-        ears.landing = loop.create_future()
-        cpu_before = meter.cpu_s()
-        began = time.monotonic()
-        transport.carry("b", Push((Stamp(Dot("a", 1, order["seq"]), Clock()),), payload))
-        await ears.landing
-        say(began=began, cpu_s=meter.cpu_s() - cpu_before, rss=meter.rss())
-        del payload
+        for payload in Outbox(order).rows():
+            seq += 1
+            ears.confirmed = loop.create_future()
+            transport.carry("b", Push((Stamp(Dot("a", 1, seq), Clock()),), payload))
+            await ears.confirmed
+            while not transport.free("b"):  # a large one may still be on its way to `landed`
+                await asyncio.sleep(0.001)
     await transport.stop(0.0)
 
 
@@ -248,31 +283,26 @@ def tcp_peer() -> None:
     tcp_options(sock)
     while True:
         inbox.go.acquire()
-        view = memoryview(inbox.buffer.view(torch.uint8).numpy().data)
-        filled = 0
-        while filled < inbox.nbytes:
-            got = sock.recv_into(view[filled:])
-            if not got:
-                return
-            filled += got
-        inbox.arrived(inbox.buffer)
-        sock.sendall(b"k")
+        view = inbox.buffer.view(torch.uint8).numpy().data
+        for _ in range(inbox.times):
+            filled = 0
+            while filled < inbox.nbytes:
+                got = sock.recv_into(view[filled:])
+                if not got:
+                    return
+                filled += got
+            inbox.arrived(inbox.buffer)
+            sock.sendall(b"k")
 
 
 def tcp_origin(address: str) -> None:
     host, _, port = address.rpartition(":")
     sock = socket.create_connection((host, int(port)))
     tcp_options(sock)
-    meter = Meter()
     for order in orders():
-        meter.start()
-        payload = tensor(order["nbytes"], order["seq"])
-        view = payload.view(torch.uint8).numpy().data
-        cpu_before = meter.cpu_s()
-        began = time.monotonic()
-        sock.sendall(view)
-        sock.recv(1)
-        say(began=began, cpu_s=meter.cpu_s() - cpu_before, rss=meter.rss())
+        for payload in Outbox(order).rows():
+            sock.sendall(payload.view(torch.uint8).numpy().data)
+            sock.recv(1)
 
 
 # -- one protobuf message ------------------------------------------------------------------------
@@ -318,15 +348,9 @@ def unary_origin(address: str) -> None:
             request_serializer=BytesValue.SerializeToString,
             response_deserializer=BytesValue.FromString,
         )
-        meter = Meter()
         for order in orders():
-            meter.start()
-            payload = tensor(order["nbytes"], order["seq"])
-            cpu_before = meter.cpu_s()
-            began = time.monotonic()
-            call(BytesValue(value=payload.numpy().tobytes()))
-            say(began=began, cpu_s=meter.cpu_s() - cpu_before, rss=meter.rss())
-            del payload
+            for payload in Outbox(order).rows():
+                call(BytesValue(value=payload.numpy().tobytes()))
 
 
 def play(role: str, contender: str, address: str) -> None:
@@ -354,10 +378,13 @@ class Actor:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, **order: Any) -> dict[str, Any]:
+    def tell(self, **order: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        self.tell(**order)
         return self.hear()
 
     def hear(self) -> dict[str, Any]:
@@ -384,16 +411,20 @@ class Pair:
     def __init__(self, contender: str) -> None:
         self.peer = Actor("peer", contender)
         self.origin = Actor("origin", contender, self.peer.hear()["address"])
-        self.seq = 0
+        if contender == "murmurate":
+            self.peer.tell(address=self.origin.hear()["address"])
+        self.seq = 1
 
-    def push(self, nbytes: int) -> dict[str, float]:
-        self.seq += 1
-        self.peer.ask(nbytes=nbytes, seq=self.seq)
-        sent = self.origin.ask(nbytes=nbytes, seq=self.seq)
+    def push(self, nbytes: int, times: int = 1) -> dict[str, float]:
+        order = {"nbytes": nbytes, "seq": self.seq, "times": times}
+        self.seq += times
+        self.peer.ask(**order)
+        sent = self.origin.ask(**order)
         got = self.peer.hear()
-        assert got["right"], "it did not arrive as it was sent"
+        assert len(got["at"]) == len(sent["began"]) == times
+        took = [at - began for at, began in zip(got["at"], sent["began"], strict=True)]
         return {
-            "seconds": got["at"] - sent["began"],
+            "seconds": statistics.median(took),
             "cpu_s": got["cpu_s"] + sent["cpu_s"],
             "origin_rss": sent["rss"] / nbytes,
             "peer_rss": got["rss"] / nbytes,
@@ -415,7 +446,7 @@ def memory(contender: str, nbytes: int) -> dict[str, float]:
 
 def measure(samples: int, contenders: list[str], sizes: list[str]) -> dict[str, Any]:
     pairs = {contender: Pair(contender) for contender in contenders}
-    taken: dict[str, dict[str, list[float]]] = {
+    seconds: dict[str, dict[str, list[float]]] = {
         size: {contender: [] for contender in contenders} for size in sizes
     }
     cpu: dict[str, list[float]] = {contender: [] for contender in contenders}
@@ -426,15 +457,15 @@ def measure(samples: int, contenders: list[str], sizes: list[str]) -> dict[str, 
             for contender in rng.sample(contenders, len(contenders)):
                 if contender == "unary" and nbytes < SIZES["100 MB"]:
                     continue
-                burst = [pairs[contender].push(nbytes) for _ in range(BURSTS[size])]
+                taken = pairs[contender].push(nbytes, BURSTS[size])
                 if sample < 0:
                     continue
-                taken[size][contender].append(statistics.median(b["seconds"] for b in burst))
+                seconds[size][contender].append(taken["seconds"])
                 if nbytes == SIZES["100 MB"]:
-                    cpu[contender].append(burst[0]["cpu_s"] / (nbytes / 1e9))
+                    cpu[contender].append(taken["cpu_s"] / (nbytes / 1e9))
     for pair in pairs.values():
         pair.end()
-    return {"seconds": taken, "cpu_s_per_gb": cpu}
+    return {"seconds": seconds, "cpu_s_per_gb": cpu}
 
 
 def ratios(taken: dict[str, dict[str, list[float]]], size: str, other: str) -> list[float]:

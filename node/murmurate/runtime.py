@@ -74,8 +74,10 @@ TELL_S = 0.5
 TOLD_MAX = 8
 """Members told at a time, and entries of others that go along where not all are told."""
 FORGET_LINKS_S = 5.0
-BUFFER_BYTES = 16 << 20
-"""What may wait for one peer, or for everyone's answer, in models smaller than this."""
+BUFFER_BYTES = 32 << 20
+"""Own updates that may be without everyone's answer, in models smaller than this."""
+WAITING_MAX = 4
+"""Updates that wait for one link by themselves; more are summed: what waits gets old."""
 Gossip: TypeAlias = "Peer | MixingPeer"
 
 
@@ -296,8 +298,9 @@ class Runtime:
             rng=self._rng,
             config=PeerConfig(
                 topology=self.settings.topology,
-                outbox_bytes_max=max(BUFFER_BYTES, self.layout.nbytes),
-                store_bytes_max=BUFFER_BYTES,
+                outbox_bytes_max=WAITING_MAX * self.layout.nbytes,
+                log_bytes_max=max(BUFFER_BYTES, self.layout.nbytes),
+                store_bytes_max=BUFFER_BYTES // 2,
                 digest_interval_s=0.25,
                 digest_fanout=TOLD_MAX,
                 timing=self.settings.timing,
@@ -573,11 +576,13 @@ class Runtime:
         return self.layout.nbytes
 
     def wants(self, sender: str, head: BulkHead) -> bool:
-        if not isinstance(head, PushHead) or not isinstance(self._peer, Peer):
-            return True
         with self.lock:
-            clock = self._peer.clock
-            return not all(stamp.dot in clock for stamp in head.stamps)
+            peer = self.peer
+            if isinstance(head, PushHead):
+                return not all(stamp.dot in peer.clock for stamp in head.stamps)
+            if isinstance(head, ShareHead) and not isinstance(peer, Peer):
+                return peer.wants(sender, head.seq, head.epoch, head.to_epoch)
+            return True
 
     def heard(self, sender: str) -> None:
         with self.lock:

@@ -992,7 +992,7 @@ def test_what_a_member_had_in_an_earlier_life_does_not_count() -> None:
 
 def test_the_log_for_one_who_is_away_is_summed_up_beyond_its_bound() -> None:
     """The one who returns has none of it, so it takes the sum."""
-    s = Swarm("abc", PeerConfig(outbox_bytes_max=4 * PUSH_BYTES))
+    s = Swarm("abc", PeerConfig(outbox_bytes_max=4 * PUSH_BYTES, log_bytes_max=4 * PUSH_BYTES))
     s.publish("a")
     s.run(3.0)
     s.cut("ab", "c")
@@ -1013,7 +1013,7 @@ def test_the_log_for_one_who_is_away_is_summed_up_beyond_its_bound() -> None:
 
 def test_what_went_away_before_is_not_summed_up() -> None:
     """The absent may have some of it: it must be able to take the rest one by one."""
-    a = peer("a", "abc", config=PeerConfig(outbox_bytes_max=PUSH_BYTES))
+    a = peer("a", "abc", config=PeerConfig(log_bytes_max=PUSH_BYTES))
     for _ in range(3):
         publish(a)
     have = Clock((A1, A2, A3))
@@ -1180,7 +1180,7 @@ def test_steps_are_added_up_while_updates_wait_on_every_path() -> None:
 
 def test_the_log_sets_the_pace_and_not_the_training() -> None:
     """One update always has room; the next waits until all have answered, and takes its sum."""
-    a = peer("a", "ab", config=PeerConfig(outbox_bytes_max=1))
+    a = peer("a", "ab", config=PeerConfig(log_bytes_max=1))
     assert a.room(16)
     publish(a)
     assert a.take("b", NOW) is not None

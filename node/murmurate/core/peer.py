@@ -89,8 +89,10 @@ class PeerConfig:
 
     topology: str = "full"
     outbox_bytes_max: int = 64 * 2**20
-    """Per path; what waits beyond it is summed up. Also how much of my own may be without an answer
-    from all (one update always may): see `Peer.room`."""
+    """Per path; what waits beyond it is summed up."""
+    log_bytes_max: int = 64 * 2**20
+    """Of my own updates that not all have answered; beyond it steps are added up (`Peer.room`), and
+    what is kept for members that are away is summed up. One update is always kept."""
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
     pace_s: float = 0.0
@@ -235,7 +237,7 @@ class Peer:
             near = self._neighbour_names()
             if near and all(self.outbox.updates(to) >= WAITING_MAX for to in near):
                 return False
-        limit = max(self.config.outbox_bytes_max, nbytes)
+        limit = max(self.config.log_bytes_max, nbytes)
         if self._away:
             limit *= 2  # what is kept for them is summed up, once all the others have it
         return self.log.nbytes + nbytes <= limit
@@ -578,7 +580,7 @@ class Peer:
             self.store.prune(stable)
             gone = self.log.prune(stable)
             return [Prune(tuple(gone))] if gone else []
-        if self.log.nbytes > self.config.outbox_bytes_max:
+        if self.log.nbytes > self.config.log_bytes_max:
             # Those who are away have none of what I made since: they can take it as one sum.
             since = max(self._away.values())
             self.log.squeeze(

@@ -130,9 +130,11 @@ def draw(rng: random.Random, options: Options) -> Setting:
             leave_rate=sometimes(0.04, 0.4),
             hostile_rate=sometimes(0.2, 0.3),
         )
+    buffer_bytes = rng.choice((4, 16, 1024)) * PAYLOAD_BYTES
     config = PeerConfig(
         topology=topology,
-        outbox_bytes_max=rng.choice((4, 16, 1024)) * PAYLOAD_BYTES,
+        outbox_bytes_max=buffer_bytes,
+        log_bytes_max=buffer_bytes,
         store_bytes_max=4096 * PAYLOAD_BYTES,
         pace_s=_given(options.pace_s, rng.choice((0.0, 0.2)) if acyclic(topology) else 0.0),
         digest_interval_s=options.digest_interval_s,

@@ -156,8 +156,7 @@ class World(Swarm):
         if not self.run_until(calm_at + patience_s, self._settled):
             raise PromiseBroken(
                 "P5",
-                f"not the same set {patience_s:.0f} s after"
-                f" the last fault: {self._differences()}",
+                f"not the same set {patience_s:.0f} s after the last fault: {self._differences()}",
             )
         settle_s = self.time - calm_at
         self.truth.final(self.peers(), must_have)
