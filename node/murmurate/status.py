@@ -32,9 +32,10 @@ def run(address: str, timeout_s: float) -> int:
 
 
 async def _ask(address: str, timeout_s: float) -> Description:
-    from murmurate.io.grpc_transport import GrpcTransport
+    from murmurate.io.grpc_terms import describe
+    from murmurate.io.transport import Limits
 
-    return await GrpcTransport("127.0.0.1:0").describe(address, timeout_s)
+    return await describe(address, timeout_s, Limits())
 
 
 def sentence(description: Description) -> str:

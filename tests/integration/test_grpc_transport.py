@@ -699,3 +699,38 @@ def test_a_line_that_is_cut_is_dialled_again() -> None:
             assert a.ears.lost_there == a.ears.refusals == []
 
     run(scenario())
+
+
+def test_a_line_that_is_cut_again_and_again() -> None:
+    """Every push is told landed or lost, once; sent again until it landed, all are there."""
+    rng = random.Random(1)
+    count = 150
+
+    async def scenario() -> None:
+        async with node("a") as a, node("b") as b, Line(b.transport.address) as line:
+            a.transport.meet("b", line.address)
+            waiting = [push(seq) for seq in range(1, count + 1)]
+            carried = 0
+            line.bytes_left = 50_000
+
+            def done() -> bool:
+                nonlocal carried
+                waiting.extend(message for _, message in a.ears.lost_there)
+                a.ears.lost_there.clear()
+                if line.bytes_left < 0:
+                    line.bytes_left = rng.randrange(1000, 150_000)
+                while waiting and a.transport.free("b"):
+                    carried += 1
+                    a.transport.carry("b", waiting.pop(0))
+                return len(a.ears.landed_there) == count
+
+            await until(done)
+            landed = sorted(message.stamps[0].dot.seq for _, message in a.ears.landed_there)
+            assert landed == list(range(1, count + 1))
+            assert {message.stamps[0].dot.seq for message in b.ears.messages} == set(landed)
+            assert carried > count, "some were lost"
+            assert not waiting
+            assert b.ears.rejections == []
+            assert a.ears.refusals == []
+
+    run(scenario())

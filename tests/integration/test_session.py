@@ -31,11 +31,12 @@ def test_all_end_with_the_same_set_and_the_same_weights() -> None:
     with flock(3) as nodes:
         train_together(nodes, 40)
         same_weights(nodes)
-        assert len(nodes[0].clock) == 120
+        made = [node.swarm.progress().published for node in nodes]
+        assert all(10 <= each <= 40 for each in made), "steps are added up only in a hurry"
+        assert len(nodes[0].clock) == sum(made)
         for node in nodes:
-            mine = node.swarm.progress()
-            assert (mine.published, mine.applied) == (40, 120)
-            assert node.swarm.staleness.count == 120
+            assert node.swarm.progress().applied == sum(made)
+            assert node.swarm.staleness.count == sum(made)
             assert node.swarm.samples == 3 * 40 * 16
             assert node.swarm.members == dict.fromkeys(("n0", "n1", "n2"), "alive")
 
@@ -175,7 +176,7 @@ def test_other_topologies(topology: str) -> None:
     with flock(4, topology=topology) as nodes:
         train_together(nodes, 15)
         same_weights(nodes)
-        assert len(nodes[0].clock) == 60
+        assert len(nodes[0].clock) == sum(node.swarm.progress().published for node in nodes)
 
 
 # -- what goes wrong -----------------------------------------------------------------------------
