@@ -13,11 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 import crew
 import lenet
+import numpy as np
+import torch
 from crew import Shared, Task
 
 SETTLE_S = 60.0

@@ -16,6 +16,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -23,12 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import contenders
-from crew import Task
+import latency as latency_of
+import memory as memory_of
+import torch
+from crew import Shared, Task
 
 SLOW_S = 0.09
+MODEL_BYTES = (250_000, 40_000_000, 100_000_000)
 
 
 @dataclass(slots=True)
@@ -168,11 +171,64 @@ def straggler(report: Report, effort: Effort) -> None:
     )
 
 
+def latency(report: Report, effort: Effort) -> None:
+    samples = effort.interleaved(
+        {"latency": lambda: latency_of.repetition(Shared(Task(contender="murmurate")))}
+    )
+    report.samples["latency"] = samples
+    for key, goal in (("p50_ms", 10.0), ("p99_ms", None), ("max_ms", None)):
+        values = [sample[key] for sample in samples["latency"]]
+        name = key.removesuffix("_ms")
+        report.add(f"latency, hook to applied: {name}", values, goal=goal, at_most=True, unit="ms")
+
+
+def memory(report: Report, effort: Effort) -> None:
+    """Above `import torch`; memory varies little, so a few repetitions are enough."""
+    few = Effort(min(effort.repetitions, 3), effort.seconds, effort.seed)
+    for size in MODEL_BYTES:
+        samples = few.interleaved({"memory": lambda size=size: memory_of.repetition(size)})
+        title = f"memory, {size / 1e6:g} MB model"
+        report.samples[title] = samples
+        each = samples["memory"]
+        goal = 4 * each[0]["model_mib"] + 64
+        report.add(f"{title}: without murmurate", (s["alone_mib"] for s in each), unit="MiB")
+        report.add(
+            f"{title}: node", (s["extra_mib"] for s in each), goal=goal, at_most=True, unit="MiB"
+        )
+        report.add(f"{title}: in models", (s["extra_models"] for s in each), unit="x")
+
+
+def start(report: Report, effort: Effort) -> None:
+    """How long a person waits for the command line, and a script for the import."""
+
+    def turn(*command: str) -> Callable[[], float]:
+        def run() -> float:
+            began = time.monotonic()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            return time.monotonic() - began
+
+        return run
+
+    program = Path(sys.executable).with_name("murmurate")
+    samples = effort.interleaved(
+        {
+            "import murmurate": turn(sys.executable, "-c", "import murmurate"),
+            "murmurate --help": turn(str(program), "--help"),
+        }
+    )
+    report.samples["start"] = samples
+    for name, values in samples.items():
+        report.add(f"start: {name}", values, goal=0.5, at_most=True, unit="s")
+
+
 SCENARIOS: dict[str, Callable[[Report, Effort], None]] = {
     "pair": pair,
     "pair128": pair128,
     "four": four,
     "straggler": straggler,
+    "latency": latency,
+    "memory": memory,
+    "start": start,
 }
 
 

@@ -1,0 +1,125 @@
+"""Peak memory of a node, against a process that only imported torch.
+
+Fresh interpreters, so that the peak is of nothing else. Two nodes train a model of the given size
+with plain SGD; `alone` is the same loop without murmurate: parameters, gradients, activations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+STEPS = 40
+WIDTH = 1024
+LIMIT_S = 180.0
+
+
+def peak_bytes() -> int:
+    """The most this process ever had resident."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmHWM in /proc/self/status")
+
+
+def perceptron(parameters_bytes: int) -> Any:
+    """Square layers up to about that size; a small batch, so that activations are nothing."""
+    import torch
+
+    torch.manual_seed(0)
+    width = min(WIDTH, int((parameters_bytes / 4) ** 0.5))
+    layers = max(1, round(parameters_bytes / 4 / width**2))
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))), width
+
+
+def node(argv: list[str]) -> None:
+    """One process: prints its address, reads its peers, trains, prints its peak."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("torch", "alone", "node"))
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--bytes", type=int, default=0)
+    parser.add_argument("--peer")
+    options = parser.parse_args(argv)
+    import torch
+
+    report: dict[str, Any] = {}
+    if options.kind != "torch":
+        torch.set_num_threads(1)
+        model, width = perceptron(options.bytes)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        report["model"] = sum(p.numel() * p.element_size() for p in model.parameters())
+        x = torch.randn(4, width)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        if options.kind == "alone":
+            for _ in range(STEPS):
+                step()
+        else:
+            report |= _swarm(options, model, optimizer, step)
+    report["peak"] = peak_bytes()
+    print(json.dumps(report), flush=True)
+
+
+def _swarm(options: Any, model: Any, optimizer: Any, step: Any) -> dict[str, Any]:
+    import murmurate
+
+    peers = [options.peer] if options.peer else []
+    name = f"node-{options.rank}"
+    with murmurate.join(model, optimizer, run="bench", name=name, peers=peers) as swarm:
+        print(swarm.address, flush=True)
+        assert swarm.follow(lambda: len(swarm.members) == 2, LIMIT_S)
+        before = peak_bytes()
+        for _ in range(STEPS):
+            step()
+        assert swarm.settle(LIMIT_S)
+        assert swarm.finish(LIMIT_S)
+        mine = swarm.progress()
+        others = [p for p in swarm.board if p.name != mine.name]
+        assert mine.applied == mine.published + sum(p.published for p in others), swarm.board
+        return {"joined": before, "published": mine.published}
+
+
+def _start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+def _last(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, out
+    report: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return report
+
+
+def repetition(model_bytes: int) -> dict[str, float]:
+    """MiB above a bare `import torch`, and in sizes of the model; the larger of two nodes."""
+    bare = _last(_start("torch"))["peak"]
+    alone = _last(_start("alone", "--bytes", str(model_bytes)))["peak"]
+    first = _start("node", "--bytes", str(model_bytes))
+    assert first.stdout is not None
+    address = first.stdout.readline().strip()
+    second = _start("node", "--rank", "1", "--bytes", str(model_bytes), "--peer", address)
+    reports = [_last(second), _last(first)]
+    model, peak = reports[0]["model"], max(report["peak"] for report in reports)
+    return {
+        "model_mib": model / MIB,
+        "extra_mib": (peak - bare) / MIB,
+        "extra_models": (peak - bare) / model,
+        "alone_mib": (alone - bare) / MIB,
+        "over_goal_mib": (peak - bare - 4 * model) / MIB - 64,
+        "published": min(report["published"] for report in reports),
+    }
+
+
+if __name__ == "__main__":
+    node(sys.argv[1:])
