@@ -6,10 +6,12 @@ turns often. Nothing is left in a process by the contender before.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,10 +108,10 @@ def timed(
     """
     task, stop_at = shared.task, shared.stop_at
     sleep_s = task.sleep_s(rank)
-    for _ in range(task.warm_up if not sleep_s else 2):
+    for _ in range(task.warm_up):
         step()
     shared.line_up()
-    cpu, began = time.process_time(), time.monotonic()
+    busy, cpu, began = busy_s(), time.process_time(), time.monotonic()
     deadline = began + task.seconds
     steps = 0
     while True:
@@ -129,5 +131,22 @@ def timed(
         "steps": steps,
         "seconds": seconds,
         "samples_per_s": steps * task.batch / seconds,
-        "cpu_ms_per_step": (time.process_time() - cpu) / max(steps, 1) * 1e3,
+        "cpu_s": (used := time.process_time() - cpu),
+        "cpu_ms_per_step": used / max(steps, 1) * 1e3,
+        "busy_s": busy_s() - busy,
     }
+
+
+def busy_s() -> float:
+    """CPU seconds of everybody on this machine since it was started, the hypervisor's too."""
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def foreign(results: list[dict[str, Any]]) -> float:
+    """The share of the machine that others had while these ran."""
+    mine = sum(result["cpu_s"] for result in results)
+    capacity = results[0]["seconds"] * (os.cpu_count() or 1)
+    return float(max(0.0, results[0]["busy_s"] - mine) / capacity)

@@ -45,6 +45,7 @@ EVALUATE_S = 5.0
 EVALUATE_SHARE = 0.05
 """Of the time, at most, goes into evaluations for the live view."""
 GATE_S = 120.0
+MEET_S = 3.0
 FINISH_S = 10.0
 SETTLE_S = 3.0
 LEAVE_S = 1.0
@@ -214,7 +215,10 @@ class _Node:
         if self.launcher is None or not self.events:
             return
         began = time.monotonic()
-        swarm.follow(self._may_start, GATE_S)
+        if swarm.follow(self._may_start, GATE_S):
+            # Until all have spoken to me: dialling takes a second once every core is training.
+            everyone = self.config.train.shard.count
+            swarm.follow(lambda: len(swarm.board) >= everyone, MEET_S)
         self.waited_s = time.monotonic() - began
 
     def _may_start(self) -> bool:

@@ -34,7 +34,7 @@ from murmurate.core.effect import (
     Verdict,
 )
 from murmurate.core.layout import Layout
-from murmurate.core.message import ALIVE, SUSPECT, Ack, Generation, Ping, Push, Snapshot
+from murmurate.core.message import ALIVE, SUSPECT, Generation, Push, Snapshot
 from murmurate.core.peer import Peer, PeerConfig
 from murmurate.core.replica import Replica
 from murmurate.core.timing import Timing
@@ -76,6 +76,14 @@ TOLD_MAX = 8
 FORGET_LINKS_S = 5.0
 BUFFER_BYTES = 32 << 20
 """Own updates that may be without everyone's answer, in models smaller than this."""
+SHARE = 0.08
+"""Of this process's processor time that communication should take. Beyond it messages wait a little
+for company and carry the sum of more updates: they cost the same, however many are in them."""
+PACE_S_MAX = 0.05
+"""No message waits longer than this for company. If that does not do, updates are made less often,
+each of more local steps."""
+SHARE_MAX = 0.25
+LOOK_S = 0.25
 WAITING_MAX = 4
 """Updates that wait for one link by themselves; more are summed: what waits gets old."""
 Gossip: TypeAlias = "Peer | MixingPeer"
@@ -132,7 +140,6 @@ class Runtime:
         self._inbox: deque[_Delivery] = deque()
         self._outgoing: deque[Send] = deque()
         self._consumed: deque[Callable[[], None]] = deque()
-        self._pinged: dict[tuple[str, int], float] = {}
         self._met: dict[str, str] = {}
         self._failure: BaseException | None = None
         self._refusals: dict[str, str] = {}
@@ -140,6 +147,12 @@ class Runtime:
         self._thread: threading.Thread | None = None
         self._kicked = False
         self._unsent = False
+        self.interval_s = 0.0
+        """Least time between two updates of mine, found by itself (`_find_pace`)."""
+        self._pace_s = 0.0
+        """Least time between two messages with updates on one link; likewise."""
+        self._look_at = self._mine_s = self._all_s = 0.0
+        self._next_pump: asyncio.TimerHandle | None = None
         self._stopping = False
         self._tell_at = 0.0
         self._forget_at = 0.0
@@ -199,12 +212,15 @@ class Runtime:
                 self._consumed.append(item.done)
         return changed
 
-    def flush(self) -> None:
+    def flush(self, *, at_once: bool = False) -> None:
         """Let the loop's thread send what commit and fold have made.
 
-        Once, at the end of a step: the two threads would only wait for each other in between.
+        Once, at the end of a step: the two threads would only wait for each other in between. And
+        not if it is about to look anyway, unless `at_once`.
         """
-        if self._unsent or self._consumed or self._outgoing:
+        if (self._unsent or self._consumed or self._outgoing) and (
+            at_once or self._next_pump is None
+        ):
             self._unsent = False
             self._kick()
 
@@ -301,6 +317,7 @@ class Runtime:
                 outbox_bytes_max=WAITING_MAX * self.layout.nbytes,
                 log_bytes_max=max(BUFFER_BYTES, self.layout.nbytes),
                 store_bytes_max=BUFFER_BYTES // 2,
+                coalesce=True,
                 digest_interval_s=0.25,
                 digest_fanout=TOLD_MAX,
                 timing=self.settings.timing,
@@ -342,6 +359,7 @@ class Runtime:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self._find_pace(now)
         with self.lock:
             if self._peer is None:
                 return
@@ -350,6 +368,22 @@ class Runtime:
             self._forget_links(now)
             self.news.notify_all()
         self._pump()
+
+    def _find_pace(self, now: float) -> None:
+        """Fewer, fuller messages while sending and receiving take too much of the processor."""
+        if now < self._look_at + LOOK_S:
+            return
+        mine_s, all_s = time.thread_time(), time.process_time()
+        share = (mine_s - self._mine_s) / max(1e-9, all_s - self._all_s)
+        self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
+        if share > SHARE:
+            self._pace_s = min(PACE_S_MAX, 1.3 * max(self._pace_s, 0.004))
+        elif share < 0.7 * SHARE:
+            self._pace_s = 0.8 * self._pace_s if self._pace_s > 0.002 else 0.0
+        if share > SHARE_MAX:
+            self.interval_s = min(1.0, 1.5 * max(self.interval_s, 0.002))
+        elif share < 0.7 * SHARE_MAX:
+            self.interval_s = 0.8 * self.interval_s if self.interval_s > 0.001 else 0.0
 
     def _tell(self, now: float) -> None:
         if now < self._tell_at:
@@ -383,7 +417,6 @@ class Runtime:
         if now < self._forget_at:
             return
         self._forget_at = now + FORGET_LINKS_S
-        self._pinged = {key: at for key, at in self._pinged.items() if now - at < FORGET_LINKS_S}
         for name in list(self._met):
             if self.peer.membership.state(name) is None:
                 del self._met[name]
@@ -452,6 +485,9 @@ class Runtime:
     def _pump(self) -> None:
         """Hand over what waits: small messages first, then what each free link takes."""
         self._kicked = False
+        if self._next_pump is not None:
+            self._next_pump.cancel()
+            self._next_pump = None
         transport = self.transport
         while self._consumed:
             self._consumed.popleft()()
@@ -460,12 +496,13 @@ class Runtime:
                 if self._peer is None or self._stopping:
                     return
                 now = time.monotonic()
+                paced = isinstance(self._peer, Peer) and self._pace_s > 0.0
+                if isinstance(self._peer, Peer):
+                    self._peer.pace_s = self._pace_s
                 sends = list(self._outgoing)
                 self._outgoing.clear()
                 for send in sends:
                     self._meet(send.to, self._peer.membership.address(send.to))
-                    if isinstance(send.message, Ping):
-                        self._pinged[send.to, send.message.number] = now
                 ready = self._peer.ready(now)
             for send in sends:
                 if isinstance(send.message, Snapshot):
@@ -485,6 +522,9 @@ class Runtime:
                     with self.lock:  # a sum of too many for one header: a snapshot will do
                         self._peer.landed(to, push)
                         self.tally.dropped["header"] += 1
+            if paced and (ready or self._has_waiting()):
+                assert self._loop is not None
+                self._next_pump = self._loop.call_later(self._pace_s, self._pump)
         except BaseException as error:
             self._fail(error)
             raise
@@ -598,10 +638,6 @@ class Runtime:
         try:
             with self.lock:
                 self._done = done
-                if isinstance(message, Ack) and not message.nack:
-                    sent = self._pinged.pop((sender, message.number), None)
-                    if sent is not None:
-                        self.tally.round_trip(now - sent)
                 self._carry_out(self.peer.receive(sender, message, now))
                 undelivered, self._done = self._done, None
         except RemoteProtocolError:
@@ -611,10 +647,10 @@ class Runtime:
             raise
         if undelivered is not None:
             undelivered()
-        if self._outgoing or self._has_ready():
+        if self._next_pump is None and (self._outgoing or self._has_waiting()):
             self._kick()
 
-    def _has_ready(self) -> bool:
+    def _has_waiting(self) -> bool:
         with self.lock:
             return bool(self.peer.outbox.waiting()) if isinstance(self.peer, Peer) else True
 
@@ -622,13 +658,15 @@ class Runtime:
         if not isinstance(message, Snapshot):
             with self.lock:
                 self.peer.landed(to, message)
-        self._kick()
+        if self._next_pump is None:
+            self._kick()
 
     def lost(self, to: str, message: Any) -> None:
         if not isinstance(message, Snapshot):
             with self.lock:
                 self.peer.lost(to, message)
-        self._kick()
+        if self._next_pump is None:
+            self._kick()
 
     def refused(self, to: str, error: MurmurateError) -> None:
         if self._refusals.get(to) != str(error):

@@ -228,8 +228,11 @@ class Swarm:
         runtime.flush()
 
     def _has_room(self) -> bool:
-        with self._runtime.lock:
-            peer = self._runtime.peer
+        runtime = self._runtime
+        if time.monotonic() - self._started < runtime.interval_s:
+            return False
+        with runtime.lock:
+            peer = runtime.peer
             return peer.synced and peer.room(self._layout.nbytes)
 
     def _publish(self) -> None:
@@ -290,7 +293,7 @@ class Swarm:
         self._runtime.check()
         if self._unpublished:
             self._publish()
-            self._runtime.flush()
+            self._runtime.flush(at_once=True)
 
     def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
         """Fold in what comes, from this thread, until something is true; False: it took too long.
@@ -303,7 +306,7 @@ class Swarm:
         while True:
             runtime.check()
             self._fold()
-            runtime.flush()
+            runtime.flush(at_once=True)
             if until():
                 return True
             left = deadline - time.monotonic()

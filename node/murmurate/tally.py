@@ -32,7 +32,6 @@ class Tally:
         """When the first batch was started."""
         self.ended: float | None = None
         self._compute_s = 0.0
-        self._delay_s: float | None = None
         self._version = 0
 
     def apply(self, effect: Applied) -> None:
@@ -52,15 +51,6 @@ class Tally:
         """An update was made; it took so long from the weights it was computed on to now."""
         self.published += 1
         self._compute_s += compute_s
-
-    def round_trip(self, seconds: float) -> None:
-        """Keep a running mean of the one-way delay."""
-        one_way = seconds / 2
-        self._delay_s = one_way if self._delay_s is None else 0.9 * self._delay_s + 0.1 * one_way
-
-    @property
-    def delay_s(self) -> float:
-        return self._delay_s or 0.0
 
     @property
     def compute_s(self) -> float:

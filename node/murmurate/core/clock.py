@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from murmurate.core.runs import (
@@ -302,68 +303,70 @@ class Clock:
 
     def to_bytes(self) -> bytes:
         """The bounded wire form: varints, origins sorted, runs as (gap, length) pairs."""
-        out = bytearray((WIRE_VERSION,))
-        _put(out, self.generation)
-        _put(out, self.base)
-        _put(out, self.apart)
-        _put(out, len(self._runs))
-        for (origin, epoch), runs in sorted(self._runs.items()):
-            name = origin.encode()
-            _put(out, len(name))
-            out += name
-            _put(out, epoch)
-            _put(out, len(runs) // 2)
+        runs_of = self._runs
+        out = [
+            b"\x01",
+            _varint(self.generation),
+            _varint(self.base),
+            _varint(self.apart),
+            _varint(len(runs_of)),
+        ]
+        for key in sorted(runs_of):
+            runs = runs_of[key]
+            out += (_key_bytes(key), _varint(len(runs) // 2))
             at = 0
             for i in range(0, len(runs), 2):
-                _put(out, runs[i] - at - 1)
-                _put(out, runs[i + 1] - runs[i])
+                out += (_varint(runs[i] - at - 1), _varint(runs[i + 1] - runs[i]))
                 at = runs[i + 1]
-        return bytes(out)
+        return b"".join(out)
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits | None = None) -> Clock:
         """Read a clock a stranger sent; `RemoteProtocolError` names what is wrong with it."""
-        limits = limits or Limits()
+        limits = limits or _LIMITS
         if len(data) > limits.bytes_max:
             raise RemoteProtocolError("clock", f"{len(data)} bytes, at most {limits.bytes_max}")
-        reader = _Reader(data)
-        if reader.byte("clock.version") != WIRE_VERSION:
+        if not data or data[0] != WIRE_VERSION:
             raise RemoteProtocolError("clock.version", f"expected {WIRE_VERSION}")
+        seq_max = limits.seq_max
         out = cls()
-        out.generation = reader.number("clock.generation", limits.seq_max)
-        out.base = reader.number("clock.base", limits.seq_max)
-        out.apart = reader.number("clock.apart", limits.seq_max)
-        entries = reader.number("clock.entries", limits.entries_max)
+        out.generation, at = _number(data, 1, "clock.generation", seq_max)
+        out.base, at = _number(data, at, "clock.base", seq_max)
+        out.apart, at = _number(data, at, "clock.apart", seq_max)
+        entries, at = _number(data, at, "clock.entries", limits.entries_max)
         runs_left = limits.runs_max
+        size = 0
         previous: Key | None = None
         for _ in range(entries):
-            key = (
-                reader.text("clock.origin", limits.name_bytes_max),
-                reader.number("clock.epoch", limits.seq_max),
-            )
+            name, at = _text(data, at, "clock.origin", limits.name_bytes_max)
+            epoch, at = _number(data, at, "clock.epoch", seq_max)
+            key = (name, epoch)
             if previous is not None and key <= previous:
                 raise RemoteProtocolError("clock.origin", f"{key} does not come after {previous}")
             previous = key
-            count = reader.number("clock.runs", runs_left)
+            count, at = _number(data, at, "clock.runs", runs_left)
             if count == 0:
                 raise RemoteProtocolError("clock.runs", f"none for {key}")
             runs_left -= count
             runs: list[int] = []
-            at = 0
+            last = 0
             for index in range(count):
-                gap = reader.number("clock.seq", limits.seq_max)
+                gap, at = _number(data, at, "clock.seq", seq_max)
                 if index and gap == 0:
                     raise RemoteProtocolError("clock.runs", f"{key} has runs that touch")
-                first = at + gap + 1
-                last = first + reader.number("clock.seq", limits.seq_max)
-                if last > limits.seq_max:
-                    raise RemoteProtocolError("clock.seq", f"{last} is beyond {limits.seq_max}")
+                more, at = _number(data, at, "clock.seq", seq_max)
+                first = last + gap + 1
+                last = first + more
+                if last > seq_max:
+                    raise RemoteProtocolError("clock.seq", f"{last} is beyond {seq_max}")
                 runs += (first, last)
-                at = last
-            out._replace(key, tuple(runs))
-        reader.end("clock")
-        if out.base + out._size > limits.seq_max:
-            raise RemoteProtocolError("clock", f"more than {limits.seq_max} updates")
+                size += more + 1
+            out._runs[key] = tuple(runs)
+        if at != len(data):
+            raise RemoteProtocolError("clock", f"{len(data) - at} bytes too many")
+        out._size = size
+        if out.base + size > seq_max:
+            raise RemoteProtocolError("clock", f"more than {seq_max} updates")
         return out
 
     # -- inside ----------------------------------------------------------------------------------
@@ -382,55 +385,59 @@ class Clock:
 WIRE_VERSION = 1
 
 
-def _put(out: bytearray, number: int) -> None:
+_LIMITS = Limits()
+
+
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return _SMALL[number]
+    out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
+    return bytes(out)
 
 
-class _Reader:
-    """Reads varints and names, checking every length before it is used."""
+_SMALL = [bytes((number,)) for number in range(0x80)]
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
 
-    def byte(self, field: str) -> int:
-        if self.at >= len(self.data):
-            raise RemoteProtocolError(field, f"truncated at byte {self.at}")
-        self.at += 1
-        return self.data[self.at - 1]
+@lru_cache(maxsize=1024)
+def _key_bytes(key: Key) -> bytes:
+    name = key[0].encode()
+    return _varint(len(name)) + name + _varint(key[1])
 
-    def number(self, field: str, largest: int) -> int:
-        value = shift = 0
-        while True:
-            byte = self.byte(field)
-            value |= (byte & 0x7F) << shift
-            if value > largest:
-                raise RemoteProtocolError(field, f"{value} or more, at most {largest}")
-            if byte < 0x80:
-                if byte == 0 and shift:
-                    raise RemoteProtocolError(field, "a number padded with zeros")
-                return value
-            shift += 7
-            if shift > 63:
-                raise RemoteProtocolError(field, "a number longer than 64 bits")
 
-    def text(self, field: str, bytes_max: int) -> str:
-        size = self.number(field, bytes_max)
-        if self.at + size > len(self.data):
-            raise RemoteProtocolError(field, f"truncated at byte {len(self.data)}")
-        raw = self.data[self.at : self.at + size]
-        self.at += size
-        try:
-            name = raw.decode()
-        except UnicodeDecodeError:
-            raise RemoteProtocolError(field, "not UTF-8") from None
-        if problem := name_problem(name, bytes_max):
-            raise RemoteProtocolError(field, problem)
-        return name
+def _number(data: bytes, at: int, field: str, largest: int) -> tuple[int, int]:
+    """A varint and where it ends; every byte is checked to be there."""
+    value = shift = 0
+    size = len(data)
+    while True:
+        if at >= size:
+            raise RemoteProtocolError(field, f"truncated at byte {at}")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if value > largest:
+            raise RemoteProtocolError(field, f"{value} or more, at most {largest}")
+        if byte < 0x80:
+            if byte == 0 and shift:
+                raise RemoteProtocolError(field, "a number padded with zeros")
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise RemoteProtocolError(field, "a number longer than 64 bits")
 
-    def end(self, field: str) -> None:
-        if self.at != len(self.data):
-            raise RemoteProtocolError(field, f"{len(self.data) - self.at} bytes too many")
+
+def _text(data: bytes, at: int, field: str, bytes_max: int) -> tuple[str, int]:
+    size, at = _number(data, at, field, bytes_max)
+    end = at + size
+    if end > len(data):
+        raise RemoteProtocolError(field, f"truncated at byte {len(data)}")
+    try:
+        name = data[at:end].decode()
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(field, "not UTF-8") from None
+    if problem := name_problem(name, bytes_max):
+        raise RemoteProtocolError(field, problem)
+    return name, end

@@ -47,7 +47,16 @@ class TensorSpec:
 class Layout:
     """Where each trained parameter lies. Two peers can exchange updates when `schema` is equal."""
 
-    __slots__ = ("_narrow", "_offsets", "dtype", "schema", "size", "tensors")
+    __slots__ = (
+        "_narrow",
+        "_offsets",
+        "_shaped",
+        "_viewed",
+        "dtype",
+        "schema",
+        "size",
+        "tensors",
+    )
 
     def __init__(self, tensors: Iterable[TensorSpec]) -> None:
         self.tensors = tuple(tensors)
@@ -61,6 +70,8 @@ class Layout:
             offsets.append(offsets[-1] + tensor.size)
         self._offsets = offsets
         self.size = offsets[-1]
+        self._viewed: torch.Tensor | None = None
+        self._shaped: list[torch.Tensor] = []
         self._narrow = [i for i, t in enumerate(self.tensors) if t.dtype in ("float16", "bfloat16")]
         text = "\n".join(f"{t.name}\t{t.dtype}\t{t.shape}" for t in self.tensors)
         self.schema = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -104,13 +115,12 @@ class Layout:
 
     def gather(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """A new flat CPU buffer with the values of these parameters."""
-        flat = torch.empty(self.size, dtype=self.dtype)
         with torch.no_grad():
-            if all(p.device.type == "cpu" and p.dtype == self.dtype for p in parameters):
-                torch.cat([p.reshape(-1) for p in parameters], out=flat)
-            else:
-                for index, p in enumerate(parameters):
-                    flat[self.span(index)].view(p.shape).copy_(p)
+            if all(p.is_cpu and p.dtype is self.dtype for p in parameters):
+                return torch.cat([p.reshape(-1) for p in parameters])
+            flat = torch.empty(self.size, dtype=self.dtype)
+            for index, p in enumerate(parameters):
+                flat[self.span(index)].view(p.shape).copy_(p)
         return flat
 
     def gained(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
@@ -131,8 +141,16 @@ class Layout:
     def scatter(self, weights: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Write flat weights into the parameters, rounded where they have fewer bits."""
         with torch.no_grad():
-            for index, p in enumerate(parameters):
-                p.copy_(weights[self.span(index)].view(p.shape))
+            torch._foreach_copy_(list(parameters), self._views(weights))
+
+    def _views(self, weights: torch.Tensor) -> list[torch.Tensor]:
+        """The flat weights in the shapes of the parameters; those of the first buffer are kept."""
+        if self._viewed is weights:
+            return self._shaped
+        views = [weights[self.span(i)].view(t.shape) for i, t in enumerate(self.tensors)]
+        if self._viewed is None:
+            self._viewed, self._shaped = weights, views
+        return views
 
     def difference(self, theirs: Sequence[TensorSpec]) -> str:
         """What another model has, lacks or has in another shape; empty: nothing."""

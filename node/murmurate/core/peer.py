@@ -76,7 +76,7 @@ GIVE_UP_INTERVALS = 6
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
 would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
-WAITING_MAX = 2
+WAITING_MAX = 4
 """Updates that may wait on every path before local steps are added up instead."""
 LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
@@ -96,7 +96,10 @@ class PeerConfig:
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
     pace_s: float = 0.0
-    """Least time between two pushes on one path; 0: as fast as the link takes them."""
+    """Least time between two pushes on one path; 0: as fast as the link takes them. A driver may
+    change `Peer.pace_s` as it goes."""
+    coalesce: bool = False
+    """A path takes all that waits as one sum, as it always does on acyclic topologies."""
     digest_interval_s: float = 0.5
     digest_fanout: int = 2
     snapshot_wait_s: float = 2.0
@@ -158,8 +161,10 @@ class Peer:
         self.log = Store()
         self.store = Store(config.store_bytes_max)
         self.outbox = Outbox(
-            bytes_max=config.outbox_bytes_max, coalesce=topology.acyclic(config.topology)
+            bytes_max=config.outbox_bytes_max,
+            coalesce=config.coalesce or topology.acyclic(config.topology),
         )
+        self.pace_s = config.pace_s
         self.transit = Transit()
         self.knowledge = Knowledge(replica.clock)
         self.standing = Standing(
@@ -286,8 +291,8 @@ class Peer:
             chosen = topology.open_now(self.config.topology, self.name, live, self._turn)
             near = self._neighbour_names()
             waiting = [to for to in waiting if to in chosen or to not in near]
-        if self.config.pace_s:
-            before = now - self.config.pace_s
+        if self.pace_s:
+            before = now - self.pace_s
             waiting = [to for to in waiting if self._taken_at.get(to, -math.inf) <= before]
         return waiting
 

@@ -98,7 +98,8 @@ def take_apart(message: Bulk) -> tuple[BulkHead, torch.Tensor]:
             head = ShareHead(
                 message.seq, message.epoch, message.to_epoch, message.clock, message.seen
             )
-    tensor = tensor.detach().reshape(-1).cpu().contiguous()
+    if tensor.requires_grad or tensor.dim() != 1 or not tensor.is_cpu or not tensor.is_contiguous():
+        tensor = tensor.detach().reshape(-1).cpu().contiguous()
     return head, _swapped(tensor.clone()) if _SWAP else tensor
 
 

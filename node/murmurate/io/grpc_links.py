@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,11 @@ class Route:
         self._retry_at = time.monotonic() + (wait_s if error is None else limits.refused_s)
 
 
+COMPANY_S, COMPANY_WITHIN_S = 0.01, 0.05
+"""A small message waits this long for a bulk message to ride with, if one left this recently: a
+frame of its own costs both sides as much time as the clock and stamps of an update."""
+
+
 class Speaking:
     """One link to a peer, from the first packet until it breaks or is closed."""
 
@@ -81,15 +87,27 @@ class Speaking:
         self._wake = asyncio.Event()
         self._finishing = False
         self._write_began = math.inf
+        self._carried_at = -math.inf
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
         self.task.add_done_callback(self._ended)
         transport.began(self)
 
     def post(self, note: bytes) -> None:
+        """On a link that carries bulk messages it waits a moment for one to ride with."""
         self.link.post(note)
+        if time.monotonic() - self._carried_at > COMPANY_WITHIN_S or self._finishing:
+            self._wake.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(COMPANY_S, self._lonely)
+
+    def _lonely(self) -> None:
+        self._timer = None
         self._wake.set()
 
     def carry(self, packed: Packed) -> None:
+        self._carried_at = time.monotonic()
         self.link.carry(packed)
         self._wake.set()
 
@@ -106,6 +124,8 @@ class Speaking:
         transport, to = self._transport, self._route.name
         bug = None if task.cancelled() else task.exception()
         error = None if task.cancelled() or bug is not None else task.result()
+        if self._timer is not None:
+            self._timer.cancel()
         transport.ended(self)
         self._route.ended(self, error)
         if error is not None:
@@ -174,6 +194,7 @@ class Listening:
         self._transport = transport
         self._context = context
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._closing: asyncio.Future[None] = self._loop.create_future()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -268,5 +289,8 @@ class Listening:
             self._timer = self._loop.call_later(self._transport.limits.landed_s, self._wake.set)
 
     def _call_soon(self, action: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            action()
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it
             self._loop.call_soon_threadsafe(action)

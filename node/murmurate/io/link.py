@@ -31,7 +31,7 @@ SAMPLES = 256
 
 def as_bytes(payload: torch.Tensor) -> memoryview:
     """The memory of a flat contiguous CPU tensor."""
-    return payload.view(torch.uint8).numpy().data
+    return payload.numpy().data.cast("B")
 
 
 def content_key(head: bytes, raw: memoryview) -> int:

@@ -32,7 +32,7 @@ INLINE_BYTES = 8 << 20
 """Up to this size a bulk message is sent without asking; a larger one is offered first."""
 WINDOW_BYTES = 8 << 20
 """With less than this unconsumed a link takes one more bulk message…"""
-WINDOW_MESSAGES = 8
+WINDOW_MESSAGES = 4
 """… and with fewer than this: what waits here gets old, and what waits before it can be summed."""
 
 
@@ -57,7 +57,7 @@ class Limits:
     """A transfer that does not move for this long costs the link."""
     partial_s: float = 60.0
     """How long the first part of a large message is kept after its link broke."""
-    landed_s: float = 0.05
+    landed_s: float = 0.02
     """Receipts wait for company this long."""
     reply_s: float = 30.0
     """A peer that does not read its receipts for this long is cut off."""

@@ -143,6 +143,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
         agree_interval_s=1.0,
         snapshot_wait_s=1.0,
         timing=SIM_TIMING,
+        coalesce=rng.random() < 0.25,
     )
     return Setting(
         nodes=nodes,
