@@ -76,15 +76,15 @@ TOLD_MAX = 8
 FORGET_LINKS_S = 5.0
 BUFFER_BYTES = 32 << 20
 """Own updates that may be without everyone's answer, in models smaller than this."""
-SHARE = 0.08
+SHARE = 0.06
 """Of this process's processor time that communication should take. Beyond it messages wait a little
 for company and carry the sum of more updates: they cost the same, however many are in them."""
-PACE_S_MAX = 0.05
+PACE_S_MIN, PACE_S_MAX = 0.008, 0.05
 """No message waits longer than this for company. If that does not do, updates are made less often,
 each of more local steps."""
 SHARE_MAX = 0.25
 LOOK_S = 0.25
-WAITING_MAX = 4
+WAITING_MAX = 8
 """Updates that wait for one link by themselves; more are summed: what waits gets old."""
 Gossip: TypeAlias = "Peer | MixingPeer"
 
@@ -377,9 +377,10 @@ class Runtime:
         share = (mine_s - self._mine_s) / max(1e-9, all_s - self._all_s)
         self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
         if share > SHARE:
-            self._pace_s = min(PACE_S_MAX, 1.3 * max(self._pace_s, 0.004))
+            grown = max(self._pace_s, PACE_S_MIN) * min(2.5, share / SHARE)
+            self._pace_s = min(PACE_S_MAX, grown)
         elif share < 0.7 * SHARE:
-            self._pace_s = 0.8 * self._pace_s if self._pace_s > 0.002 else 0.0
+            self._pace_s = 0.8 * self._pace_s if self._pace_s > PACE_S_MIN else 0.0
         if share > SHARE_MAX:
             self.interval_s = min(1.0, 1.5 * max(self.interval_s, 0.002))
         elif share < 0.7 * SHARE_MAX:

@@ -28,6 +28,7 @@ from murmurate.core.staleness import Summary
 from murmurate.core.timing import Timing
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable
+from murmurate.io.malloc import keep_memory
 from murmurate.io.progress import Progress
 from murmurate.io.transport import Transport
 from murmurate.runtime import Runtime, Settings
@@ -95,6 +96,7 @@ def join(
     weights = layout.gather(parameters)
     if not float(torch.linalg.vector_norm(weights)) <= NORM_MAX:
         raise ConfigError("model: its weights are not finite")
+    keep_memory()
     if _transport is None:
         _transport = _grpc(listen, advertise, peers, insecure, layout)
     runtime = Runtime(

@@ -1170,7 +1170,7 @@ def test_what_is_here_and_not_folded_yet_is_not_asked_for() -> None:
 
 def test_steps_are_added_up_while_updates_wait_on_every_path() -> None:
     a = peer("a", "abc")
-    for _ in range(4):
+    for _ in range(8):
         assert a.room(16)
         publish(a)
     assert not a.room(16)

@@ -76,7 +76,7 @@ GIVE_UP_INTERVALS = 6
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
 would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
-WAITING_MAX = 4
+WAITING_MAX = 8
 """Updates that may wait on every path before local steps are added up instead."""
 LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
