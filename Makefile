@@ -55,8 +55,10 @@ test: setup ## every test that is not slow
 sim: setup ## the swarm in virtual time
 	$(BIN)/murmurate sim --full
 
-bench: setup ## what the core costs, as ratios from one run
+bench: setup ## what it costs, as ratios from one run: the core, the wire, training (15 minutes)
 	$(BIN)/python bench/core.py
+	$(BIN)/python bench/wire.py
+	$(BIN)/python bench/train.py
 
 clean: ## remove what the other targets made (not generated code)
 	rm -rf $(VENV) $(PROTO_VENV) build dist .hypothesis .import_linter_cache \
