@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 import threading
@@ -74,6 +75,8 @@ TELL_S = 0.5
 TOLD_MAX = 8
 """Members told at a time, and entries of others that go along where not all are told."""
 FORGET_LINKS_S = 5.0
+WARN_S = 1.0
+"""At most one line for each reason in this time; the counters have all of it."""
 BUFFER_BYTES = 32 << 20
 """Own updates that may be without everyone's answer, in models smaller than this."""
 SHARE = 0.06
@@ -143,6 +146,7 @@ class Runtime:
         self._met: dict[str, str] = {}
         self._failure: BaseException | None = None
         self._refusals: dict[str, str] = {}
+        self._warned: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._kicked = False
@@ -675,9 +679,14 @@ class Runtime:
             log.warning("%s refuses this node: %s", to, error)
 
     def rejected(self, reason: str, sender: str, detail: str) -> None:
+        now = time.monotonic()
         with self.lock:
             self.tally.rejected[reason] += 1
-        log.warning("rejected (%s) from %s: %s", reason, sender, detail)
+            quiet = now < self._warned.get(reason, -math.inf) + WARN_S
+            if not quiet:
+                self._warned[reason] = now
+        if not quiet:
+            log.warning("rejected (%s) from %s: %s", reason, sender, detail)
 
 
 def _nothing() -> None:

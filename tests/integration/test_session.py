@@ -18,6 +18,7 @@ from tests.integration.flock import Node, flock, same_weights, sgd, small, train
 from torch import nn
 
 import murmurate
+from murmurate.core.effect import Rejoin
 from murmurate.errors import (
     ConfigError,
     LocalProtocolError,
@@ -216,6 +217,19 @@ def test_a_failure_in_the_background_is_raised_at_the_next_step() -> None:
         with pytest.raises(LocalProtocolError, match="the sky fell"):
             node.step()
         node.swarm._runtime._failure = None
+
+
+def test_who_was_voted_out_joins_again_by_itself() -> None:
+    with flock(2) as nodes:
+        train_together(nodes, 5)
+        runtime = nodes[1].swarm._runtime
+        first_life = runtime.peer.epoch
+        with runtime.lock:
+            runtime._carry_out([Rejoin("for a test")])
+        assert nodes[1].swarm.follow(lambda: runtime.peer.synced, 10.0)
+        assert runtime.peer.epoch > first_life
+        train_together(nodes, 5)
+        same_weights(nodes)
 
 
 def test_an_exception_in_the_loop_still_leaves_in_order() -> None:
