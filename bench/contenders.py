@@ -88,12 +88,14 @@ def murmurate(shared: Shared, rank: int) -> dict[str, Any]:
 
     result: dict[str, Any] = {**crew.timed(shared, rank, counted)}
     at_end = swarm.progress()
+    messages = at_end.bytes_sent / (4 * lenet.PARAMETERS * (task.nodes - 1))
     settled = swarm.settle(SETTLE_S)
     even = swarm.finish(SETTLE_S)
     result |= {
         "made": made,
         "published": swarm.progress().published,
         "applied_at_end": at_end.applied,
+        "updates_per_message": at_end.published / messages,
         "settled": settled and even,
         "ranges": [(r.origin, r.first, r.last) for r in swarm.clock.ranges()],
         "weights": _flat(model),

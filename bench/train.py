@@ -171,6 +171,10 @@ def against(
         unit="x",
         disturbed=disturbed(samples["murmurate"]),
     )
+    # Messages may wait for company: what that saves is paid in staleness.
+    for key in ("updates_per_message", "staleness"):
+        values = [rank[key] for sample in samples["murmurate"] for rank in sample["ranks"]]
+        report.add(f"{title}: {key.replace('_', ' ')}", values)
     again = sum(sample["discarded"] for each in samples.values() for sample in each)
     print(f"  {again} repetitions were done again: others used the machine")
 

@@ -105,11 +105,16 @@ async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
                     raise
             else:
                 return Place(synced[0].swarm, name, _addresses(synced))
-        elif wish.found and (others or late or len(trouble) == len(wish.peers) - 1):
+        elif wish.found and (late or (others and _is_first(wish, others))):
+            # Of those who all may found the run, one does: the others will find it there.
             return Place(new_swarm, wish.name, {})
         elif late:
             raise _nobody(wish, others, trouble)
         await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _is_first(wish: Wish, others: Sequence[Description]) -> bool:
+    return all(wish.instance < other.instance for other in others)
 
 
 async def _ask(transport: Transport, address: str) -> Description | TransportError:

@@ -219,6 +219,8 @@ class _Node:
             # Until all have spoken to me: dialling takes a second once every core is training.
             everyone = self.config.train.shard.count
             swarm.follow(lambda: len(swarm.board) >= everyone, MEET_S)
+        else:
+            self.stop.reason = "no go from the launcher"
         self.waited_s = time.monotonic() - began
 
     def _may_start(self) -> bool:

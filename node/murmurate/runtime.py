@@ -35,7 +35,7 @@ from murmurate.core.effect import (
     Verdict,
 )
 from murmurate.core.layout import Layout
-from murmurate.core.message import ALIVE, SUSPECT, Generation, Push, Snapshot
+from murmurate.core.message import ALIVE, SUSPECT, Generation, Push, Snapshot, SnapshotRequest
 from murmurate.core.peer import Peer, PeerConfig
 from murmurate.core.replica import Replica
 from murmurate.core.timing import Timing
@@ -87,6 +87,8 @@ PACE_S_MIN, PACE_S_MAX = 0.008, 0.05
 each of more local steps."""
 SHARE_MAX = 0.25
 LOOK_S = 0.25
+IDLE = 0.25
+"""A process that used less than this part of one core takes nothing from its training."""
 WAITING_MAX = 8
 """Updates that wait for one link by themselves; more are summed: what waits gets old."""
 Gossip: TypeAlias = "Peer | MixingPeer"
@@ -145,6 +147,8 @@ class Runtime:
         self._consumed: deque[Callable[[], None]] = deque()
         self._met: dict[str, str] = {}
         self._failure: BaseException | None = None
+        self._giving: set[str] = set()
+        """Who is being sent a snapshot: one at a time, however often it asks."""
         self._refusals: dict[str, str] = {}
         self._warned: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -182,6 +186,7 @@ class Runtime:
         try:
             entering.result()
         except BaseException:
+            entering.cancel()
             self.stop(grace_s=0.0)
             raise
 
@@ -249,9 +254,11 @@ class Runtime:
         if loop is None or thread is None or not thread.is_alive():
             return
         if threading.current_thread() is not thread:
-            asyncio.run_coroutine_threadsafe(self._shut(grace_s), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            try:
+                asyncio.run_coroutine_threadsafe(self._shut(grace_s), loop).result()
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
 
     # -- the loop's thread -----------------------------------------------------------------------
 
@@ -271,7 +278,8 @@ class Runtime:
         if ticking is not None:
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
-        self._pump()  # the last words
+        if self._failure is None:
+            self._pump()  # the last words
         self._stopping = True
         await self.transport.stop(grace_s)
 
@@ -299,13 +307,12 @@ class Runtime:
             )
         with self.lock:
             self.name, self.swarm = place.name, place.swarm
-            self._begin_life(place)
+            self._begin_life(place, founding=not place.members)
         self._ticking = asyncio.ensure_future(self._tick_for_ever())
         self._ticking.add_done_callback(self._ticking_ended)
 
-    def _begin_life(self, place: Place) -> None:
+    def _begin_life(self, place: Place, *, founding: bool) -> None:
         """A new epoch: at the start, and after the others have voted me out."""
-        founding = not place.members
         # Milliseconds of the wall clock: larger than in any life before, unless it was set back;
         # then the name is taken and another one is chosen (see entry.free_name).
         epoch = int(time.time() * 1000)
@@ -322,6 +329,7 @@ class Runtime:
                 log_bytes_max=max(BUFFER_BYTES, self.layout.nbytes),
                 store_bytes_max=BUFFER_BYTES // 2,
                 coalesce=True,
+                leave_behind=True,
                 digest_interval_s=0.25,
                 digest_fanout=TOLD_MAX,
                 timing=self.settings.timing,
@@ -330,20 +338,24 @@ class Runtime:
             synced=founding,
             address=self.transport.address,
         )
-        self.transport.hello(
-            Hello(
-                version=PROTOCOL_VERSION,
-                run=self.settings.run,
-                swarm=self.swarm,
-                schema=self.layout.schema,
-                name=self.name,
-                epoch=epoch,
-                address=self.transport.address,
-            )
+        hello = Hello(
+            version=PROTOCOL_VERSION,
+            run=self.settings.run,
+            swarm=self.swarm,
+            schema=self.layout.schema,
+            name=self.name,
+            epoch=epoch,
+            address=self.transport.address,
         )
-        for name, address in place.members.items():
-            self._meet(name, address)
+        self._call(self._introduce, hello, dict(place.members))  # on the loop's thread
         self._carry_out(self._peer.join(place.members, time.monotonic()))
+
+    def _introduce(self, hello: Hello, members: dict[str, str]) -> None:
+        self.transport.hello(hello)
+        with self.lock:
+            for name, address in members.items():
+                self._meet(name, address)
+        self._pump()
 
     def _kind(self) -> type[Gossip]:
         if self.settings.rule != "average":
@@ -378,7 +390,10 @@ class Runtime:
         if now < self._look_at + LOOK_S:
             return
         mine_s, all_s = time.thread_time(), time.process_time()
-        share = (mine_s - self._mine_s) / max(1e-9, all_s - self._all_s)
+        spent_s, passed_s = all_s - self._all_s, now - self._look_at
+        share = (mine_s - self._mine_s) / max(1e-9, spent_s)
+        if spent_s < IDLE * passed_s:
+            share = 0.0  # the processor has nothing else to do
         self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
         if share > SHARE:
             grown = max(self._pace_s, PACE_S_MIN) * min(2.5, share / SHARE)
@@ -425,7 +440,7 @@ class Runtime:
         for name in list(self._met):
             if self.peer.membership.state(name) is None:
                 del self._met[name]
-                self._call(self.transport.drop, name)
+                self.transport.drop(name)
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -474,7 +489,8 @@ class Runtime:
         self._consumed.extend(item.done for item in self._inbox)
         self._inbox.clear()
         self._outgoing.clear()
-        self._begin_life(Place(self.swarm, self.name, members))
+        members = members or {name: at for name, at in self._met.items() if name != self.name}
+        self._begin_life(Place(self.swarm, self.name, members), founding=False)
 
     def _kick(self) -> None:
         """Let the loop's thread send what waits; once, however often it is called."""
@@ -510,10 +526,7 @@ class Runtime:
                     self._meet(send.to, self._peer.membership.address(send.to))
                 ready = self._peer.ready(now)
             for send in sends:
-                if isinstance(send.message, Snapshot):
-                    transport.carry(send.to, send.message)
-                else:
-                    transport.post(send.to, send.message)
+                self._hand_over(send)
             for to in ready:
                 while transport.free(to):
                     with self.lock:
@@ -533,6 +546,16 @@ class Runtime:
         except BaseException as error:
             self._fail(error)
             raise
+
+    def _hand_over(self, send: Send) -> None:
+        try:
+            if not isinstance(send.message, Snapshot):
+                self.transport.post(send.to, send.message)
+            elif send.to not in self._giving:
+                self.transport.carry(send.to, send.message)
+                self._giving.add(send.to)
+        except LocalProtocolError as error:  # what others told me is too large for one message
+            self.rejected("too_large", self.name, str(error))
 
     def _meet(self, name: str, address: str) -> None:
         if address and self._met.get(name) != address:
@@ -567,7 +590,7 @@ class Runtime:
                 newer = hello.epoch > (membership.epoch(hello.name) or 0)
                 if not newer or (known and known != hello.address):
                     raise PeerExists(f"name {hello.name!r} is taken by a live peer at {known}")
-        self._meet(hello.name, hello.address)
+            self._meet(hello.name, hello.address)
         return Welcome(
             version=PROTOCOL_VERSION,
             run=self.settings.run,
@@ -640,6 +663,9 @@ class Runtime:
                 self.news.notify_all()
             return
         now = time.monotonic()
+        if isinstance(message, SnapshotRequest) and sender in self._giving:
+            self.heard(sender)
+            return
         try:
             with self.lock:
                 self._done = done
@@ -660,14 +686,18 @@ class Runtime:
             return bool(self.peer.outbox.waiting()) if isinstance(self.peer, Peer) else True
 
     def landed(self, to: str, message: Any) -> None:
-        if not isinstance(message, Snapshot):
+        if isinstance(message, Snapshot):
+            self._giving.discard(to)
+        else:
             with self.lock:
                 self.peer.landed(to, message)
         if self._next_pump is None:
             self._kick()
 
     def lost(self, to: str, message: Any) -> None:
-        if not isinstance(message, Snapshot):
+        if isinstance(message, Snapshot):
+            self._giving.discard(to)
+        else:
             with self.lock:
                 self.peer.lost(to, message)
         if self._next_pump is None:

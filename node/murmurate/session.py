@@ -147,6 +147,8 @@ class Swarm:
         self._left = False
         self._hook = optimizer.register_step_post_hook(self._after_step)
         self._restore_sigterm: Any = None
+        self._told_to_end = False
+        self._folding = False
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -224,10 +226,16 @@ class Swarm:
         if runtime.tally.began is None:
             runtime.tally.began = self._started
         self._unpublished += 1
-        if self._unpublished >= self._every and self._has_room():
-            self._publish()
-        self._fold()
+        self._folding = True
+        try:
+            if self._unpublished >= self._every and self._has_room():
+                self._publish()
+            self._fold()
+        finally:
+            self._folding = False
         runtime.flush()
+        if self._told_to_end:
+            raise SystemExit(128 + signal.SIGTERM)
 
     def _has_room(self) -> bool:
         runtime = self._runtime
@@ -270,11 +278,13 @@ class Swarm:
         ahead = None
         if self._unpublished:
             ahead = self._layout.gained(self._parameters, runtime.weights)
+        life, synced = runtime.peer, runtime.peer.synced
         changed = runtime.fold()
         if runtime.adopted:
             runtime.adopted = False
-            ahead = None  # the batch in progress was of weights that are gone
-            self._unpublished = 0
+            if runtime.peer is not life or not synced:
+                ahead = None  # local steps of a life that is over
+                self._unpublished = 0
         if changed:
             self._scatter(ahead)
         if not self._unpublished:
@@ -293,7 +303,7 @@ class Swarm:
     def publish(self) -> None:
         """Publish local steps that were not yet (`every` > 1, or no room before)."""
         self._runtime.check()
-        if self._unpublished:
+        if self._unpublished and self._runtime.peer.synced:
             self._publish()
             self._runtime.flush(at_once=True)
 
@@ -373,7 +383,14 @@ class Swarm:
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         ):
-            self._restore_sigterm = signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            self._restore_sigterm = signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, *_: Any) -> None:
+        """As an exception, so that `with` blocks end in order; but never in the middle of a fold,
+        which would leave weights and clock apart."""
+        self._told_to_end = True
+        if not self._folding:
+            raise SystemExit(128 + signal.SIGTERM)
 
     def leave(self, timeout_s: float = 5.0) -> None:
         """Publish the rest, say that I leave, and stay until all have what is only here.
@@ -385,7 +402,8 @@ class Swarm:
         self._left = True
         self._hook.remove()
         atexit.unregister(self.leave)
-        if self._restore_sigterm is not None:
+        main = threading.current_thread() is threading.main_thread()
+        if self._restore_sigterm is not None and main:
             signal.signal(signal.SIGTERM, self._restore_sigterm)
         runtime = self._runtime
         try:
@@ -413,11 +431,6 @@ class Swarm:
 
     def __repr__(self) -> str:
         return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"
-
-
-def _exit_on_sigterm(*_: Any) -> None:
-    """As an exception, so that `with` blocks end in order."""
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _grpc(

@@ -78,6 +78,7 @@ KNOWN_MAX = 256
 would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
 WAITING_MAX = 8
 """Updates that may wait on every path before local steps are added up instead."""
+LAGS_S = 2.0
 LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
 two members cannot vote one of them out, and the log of the other would grow for ever."""
@@ -93,6 +94,9 @@ class PeerConfig:
     log_bytes_max: int = 64 * 2**20
     """Of my own updates that not all have answered; beyond it steps are added up (`Peer.room`), and
     what is kept for members that are away is summed up. One update is always kept."""
+    leave_behind: bool = False
+    """When half of the log is full, do not wait for one who takes nothing for 2 s (a long
+    evaluation, say): it will take a snapshot, and the others go on exchanging updates."""
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
     pace_s: float = 0.0
@@ -553,7 +557,7 @@ class Peer:
         """Ask for what is overdue, let go of what everyone has, tell a few what I have."""
         others = [name for name in self.membership.live() if name != self.name]
         if not others:
-            return []
+            return self._prune(others, now) if self._whole() else []
         if not self.synced or self._behind:
             return self._ask_snapshot(others, now)
         self._turn += 1
@@ -578,6 +582,8 @@ class Peer:
         if self.log.updates > LOG_UPDATES_MAX:
             away = [name for name in away if not self.standing.evictable(name, now)]
         self._away = {name: self._away.get(name, self.seq) for name in away}
+        if self.config.leave_behind and 2 * self.log.nbytes > self.config.log_bytes_max:
+            others = [name for name in others if not self._lags(name, now)]
         stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if stable is None:
             return []
@@ -595,6 +601,11 @@ class Peer:
                 )
             )
         return []
+
+    def _lags(self, name: str, now: float) -> bool:
+        """Whether a peer that is alive takes nothing: its training does not fold in what came."""
+        waits = self.transit.busy(name) or self.outbox.updates(name) > 0
+        return waits and now - self._taken_at.get(name, now) > LAGS_S
 
     def _on_digest(self, sender: str, message: Digest, now: float) -> list[Effect]:
         clock = message.clock

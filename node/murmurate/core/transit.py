@@ -43,6 +43,10 @@ class Transit:
         flying = self._flying.get(to)
         return flying is not None and any(dot in flying for dot in dots)
 
+    def busy(self, to: str) -> bool:
+        """Whether anything is on its way to that peer."""
+        return to in self._flying
+
     def arrive(self, dots: Iterable[Dot]) -> None:
         self._arrived.update(dict.fromkeys(dots))
 

@@ -213,6 +213,8 @@ class Swarm:
             settled = node.peer.settled()
             if settled or self.time > node.leaving_until:
                 self.counts["left in peace" if settled else "left in haste"] += 1
+                if not settled:
+                    self._given_up(node, self._only_here(node))
                 self._stop(node, "left")
                 node.stopped = True
 
@@ -452,6 +454,21 @@ class Swarm:
             if not any(dot in peer.log or peer.store.alone(dot) for peer in self.peers()):
                 self.counts["given up for good"] += 1
                 self.truth.retired.add(self.truth.dots[dot])
+
+    def _only_here(self, node: Node) -> tuple[Dot, ...]:
+        """What is in no other live node's weights, and by itself in none at all.
+
+        A leaver that has it in a sum nobody can take apart cannot hand it over, however long it
+        stays.
+        """
+        assert node.peer is not None
+        others = [peer for peer in self.peers() if peer is not node.peer]
+        return tuple(
+            dot
+            for dot in node.peer.clock
+            if not any(self.truth.dots[dot] in self.truth.held[peer.name].ids for peer in others)
+            and not any(dot in peer.log or peer.store.alone(dot) for peer in self.peers())
+        )
 
     def _retired(self, dots: tuple[Dot, ...]) -> None:
         """Only the updates of one who was away can have been closed without it."""
