@@ -52,8 +52,9 @@ type: setup ## mypy, strict
 test: setup ## every test that is not slow
 	$(BIN)/pytest -q -m 'not slow'
 
-sim: setup ## the swarm in virtual time
-	$(BIN)/murmurate sim --full
+SIM ?= --full
+sim: setup ## the swarm in virtual time, everything (SIM='--seeds 0:500': some of it)
+	$(BIN)/murmurate sim $(SIM)
 
 bench: setup ## what it costs, as ratios from one run: the core, the wire, training (15 minutes)
 	$(BIN)/python bench/core.py

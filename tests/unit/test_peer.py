@@ -1188,3 +1188,33 @@ def test_the_log_sets_the_pace_and_not_the_training() -> None:
     a.receive("b", Digest(1, Clock((A1,)), Clock((A1,))), NOW)
     a.tick(NOW + 1)
     assert a.room(16)
+
+
+def test_a_node_alone_keeps_nothing_for_others() -> None:
+    """Whoever joins later takes a snapshot."""
+    a = peer("a", "a", config=PeerConfig(log_bytes_max=1))
+    publish(a)
+    assert not a.room(16)
+    assert any(isinstance(effect, Prune) for effect in a.tick(NOW + 1))
+    assert len(a.log) == 0
+    assert a.room(16)
+
+
+@pytest.mark.parametrize("leave_behind", [False, True])
+def test_who_takes_nothing_is_left_behind(leave_behind: bool) -> None:
+    """It is alive and its training stands still: it will take a snapshot."""
+    config = PeerConfig(log_bytes_max=1, leave_behind=leave_behind)
+    a = peer("a", "abc", config=config)
+    publish(a)
+    assert a.take("b", NOW) is not None  # and b never folds it in
+    taken = a.take("c", NOW)
+    assert taken is not None
+    a.landed("c", taken)
+    a.receive("b", Digest(1, Clock(), Clock()), NOW)
+    a.receive("c", Digest(1, Clock((A1,)), Clock((A1,))), NOW)
+    a.tick(NOW + 1.5)
+    assert len(a.log) == 1, "two seconds are not over"
+    a.receive("b", Digest(1, Clock(), Clock()), NOW + 2)
+    a.receive("c", Digest(1, Clock((A1,)), Clock((A1,))), NOW + 2)
+    a.tick(NOW + 2.5)
+    assert (len(a.log) == 0) == leave_behind
