@@ -166,7 +166,10 @@ class Swarm:
             other = self.nodes[name]
             if other.stopped or not other.disk.checkpoints:
                 continue
-            safe = self.truth.snapshots[id(other.disk.checkpoints[0])][1].ids
+            known = self.truth.snapshots.get(id(other.disk.checkpoints[0]))
+            if known is None:
+                continue  # a torn one (mutant): found when it is loaded
+            safe = known[1].ids
             for dot in dots:
                 one = self.truth.dots[dot]
                 if one in self.truth.retired or dot in node.peer.void_log:
