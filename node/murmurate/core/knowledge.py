@@ -92,6 +92,16 @@ class Knowledge:
             stable = stable.intersection(durable)
         return stable
 
+    def applied_everywhere(self, mine: Clock, names: Iterable[str]) -> Clock | None:
+        """What I and all of these have; None: one has not been heard of."""
+        common = mine
+        for name in names:
+            known = self._clocks.get(name)
+            if known is None:
+                return None
+            common = common.intersection(known)
+        return common
+
     def durable(self, name: str) -> Clock | None:
         return self._durable.get(name)
 

@@ -99,6 +99,10 @@ class PeerConfig:
     evaluation, say): it will take a snapshot, and the others go on exchanging updates."""
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
+    prune_applied: bool = False
+    """Let go of an update when everyone has applied it, not only when a crash cannot take it from
+    anyone. For drivers that put log and store into each checkpoint instead of logging each update:
+    what one crash takes the others give back, by snapshot."""
     pace_s: float = 0.0
     """Least time between two pushes on one path; 0: as fast as the link takes them. A driver may
     change `Peer.pace_s` as it goes."""
@@ -121,6 +125,8 @@ class Past:
     """What a peer finds on its disk when it starts again."""
 
     log: tuple[Push, ...] = ()
+    store: tuple[Push, ...] = ()
+    """Updates of others, all of them in the checkpoint's weights."""
     vow: Vow | None = None
     history: tuple[Generation, ...] = ()
 
@@ -190,6 +196,10 @@ class Peer:
         self._snapshot_asked = -math.inf
         self._refused_since = math.inf
         self.void_log = self._replay(past.log)
+        for push in past.store if synced else ():
+            now_push = None if self.baseline.is_ahead(push) else self._as_of_now(push)
+            if now_push is not None and all(dot in self.clock for dot in now_push.dots):
+                self.store.add(now_push)
 
     def _catch_up(self, history: tuple[Generation, ...]) -> bool:
         """Move a checkpoint to the generation I voted after; False: I must take a snapshot."""
@@ -209,20 +219,22 @@ class Peer:
         """
         void: list[Dot] = []
         for logged in log:
-            dot = logged.stamps[0].dot
             if self.synced and self.baseline.is_ahead(logged):
                 # The checkpoint is older than the log: a snapshot will bring the generation.
                 self._behind = True
                 self.log.add(logged)
                 continue
             push = self.baseline.lift_push(logged) if self.synced else logged
-            if push is None or (self.synced and self.baseline.folded(dot) is not None):
-                void.append(dot)
+            if push is None or (
+                self.synced and any(self.baseline.folded(dot) is not None for dot in push.dots)
+            ):
+                void += logged.dots
                 continue
             self.log.add(push)
-            if self.synced and dot not in self.clock:
+            if self.synced and not any(dot in self.clock for dot in push.dots):
                 self.replica.weights.add_(push.payload)
-                self.clock.add(dot)
+                for dot in push.dots:
+                    self.clock.add(dot)
         return tuple(void)
 
     # -- my own updates --------------------------------------------------------------------------
@@ -584,7 +596,10 @@ class Peer:
         self._away = {name: self._away.get(name, self.seq) for name in away}
         if self.config.leave_behind and 2 * self.log.nbytes > self.config.log_bytes_max:
             others = [name for name in others if not self._lags(name, now)]
-        stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
+        if self.config.prune_applied:
+            stable = self.knowledge.applied_everywhere(self.clock, others)
+        else:
+            stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if stable is None:
             return []
         if not away:
