@@ -2,17 +2,18 @@ PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PROTO_VENV := .venv-proto
+PEERS_VENV := .venv-peers
 PROTOS := $(shell find proto -name '*.proto' 2>/dev/null | sort)
 PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo proto lint type test sim bench clean
+.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(VENV)/.stamp ## make .venv with everything (nothing to do when it is up to date)
 
@@ -50,18 +51,37 @@ type: setup ## mypy, strict
 	$(BIN)/mypy
 
 test: setup ## every test that is not slow
-	$(BIN)/pytest -q -m 'not slow'
+	$(BIN)/pytest -q -m 'not slow and not chaos'
+
+CHAOS ?= tests/chaos
+chaos: setup ## real processes killed, frozen and cut (10 minutes; CHAOS_FULL=1: docs/chaos.md)
+	timeout 5400 $(BIN)/pytest -q -m chaos $(CHAOS)
 
 SIM ?= --full
 sim: setup ## the swarm in virtual time, everything (SIM='--seeds 0:500': some of it)
 	$(BIN)/murmurate sim $(SIM)
 
-bench: setup ## what it costs, as ratios from one run: the core, the wire, training (15 minutes)
-	$(BIN)/python bench/core.py
-	$(BIN)/python bench/wire.py
-	$(BIN)/python bench/train.py
+BENCH ?=
+bench: setup ## what it costs, as ratios from one run (15 minutes; BENCH='wire pair': some of it)
+	$(BIN)/python bench/run.py $(BENCH)
+
+bench-peers: setup $(PEERS_VENV)/.stamp ## averaging against hivemind, beside Flower (15 minutes)
+	$(BIN)/python bench/peers.py $(BENCH)
+
+# In a place of their own: they want other versions of what we use. One that cannot be installed is
+# left out of the run, which says so.
+$(PEERS_VENV)/.stamp: Makefile
+	@echo "bench-peers: installing hivemind and flwr into $(PEERS_VENV), two minutes the first time"
+	@test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	@$(PEERS_VENV)/bin/pip install -qq torch==2.13.0
+	-@$(PEERS_VENV)/bin/pip install -qq hivemind==1.1.12
+	-@$(PEERS_VENV)/bin/pip install -qq flwr==1.41.0
+	@touch $@
+
+profile: setup ## where the time of a LeNet-5 pair goes, per thread (py-spy)
+	$(BIN)/python bench/hot.py
 
 clean: ## remove what the other targets made (not generated code)
-	rm -rf $(VENV) $(PROTO_VENV) build dist .hypothesis .import_linter_cache \
-	  .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PROTO_VENV) $(PEERS_VENV) build dist .hypothesis .import_linter_cache \
+	  .mypy_cache .pytest_cache .ruff_cache bench/results
 	find node coordinator tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,22 +1,17 @@
 """The core's costs: distance of two clocks, and a fold against the bare in-place add.
 
-    make bench
-
 CPU time of one thread, so that other load on the machine counts less. Ratios are taken in one
 interleaved run (A, B, A, B, …): median and spread of all samples.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable
 
 import torch
+from report import Effort, Goal, Report, Scenario, ratios
 
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Stamp
@@ -47,56 +42,49 @@ def timed(act: Callable[[], object], times: int = 1) -> float:
     return (time.process_time() - start) / times
 
 
-def distance_s() -> dict[str, float]:
+def distance(report: Report, effort: Effort) -> None:
     a, b, holes = clocks()
     assert a.distance(b) == 3 * ORIGINS
-    prefix = [timed(lambda: a.distance(b), 200) for _ in range(PAIRS)]
-    holey = [timed(lambda: a.distance(holes), 50) for _ in range(PAIRS)]
-    return {
-        "distance_us_median": statistics.median(prefix) * 1e6,
-        "distance_with_holes_us_median": statistics.median(holey) * 1e6,
-        "clock_bytes": len(a.to_bytes()),
-    }
+    pairs = 1 if effort.quick else PAIRS
+    prefix = [timed(lambda: a.distance(b), 200) * 1e6 for _ in range(pairs)]
+    holey = [timed(lambda: a.distance(holes), 50) * 1e6 for _ in range(pairs)]
+    report.add("distance of two clocks, 64 origins", prefix, unit="µs")
+    report.add("distance of two clocks, with holes", holey, unit="µs")
+    report.add("clock on the wire", [len(a.to_bytes())], unit="B")
+    report.keep("distance", {"prefix_us": prefix, "holes_us": holey})
 
 
-def fold_ratio() -> dict[str, float]:
+def fold(report: Report, effort: Effort) -> None:
+    """An update of 25 million parameters, against the bare add of as many."""
     torch.set_num_threads(1)
-    replica = Replica(torch.zeros(PARAMETERS), clocks()[0])
-    payload = torch.full((PARAMETERS,), 1e-3)
-    weights = torch.zeros(PARAMETERS)
+    parameters = 1_000_000 if effort.quick else PARAMETERS
+    replica = Replica(torch.zeros(parameters), clocks()[0])
+    payload = torch.full((parameters,), 1e-3)
+    weights = torch.zeros(parameters)
     context = replica.context()
     adds, folds = [], []
-    for seq in range(1, PAIRS + 1):
-        adds.append(timed(lambda: weights.add_(payload)))
+    for seq in range(1, (2 if effort.quick else PAIRS) + 1):
+        adds.append(timed(lambda: weights.add_(payload)) * 1e3)
         stamps = (Stamp(Dot("bench", 1, seq), context),)
         outcome: list[object] = []
-        folds.append(timed(lambda s=stamps, o=outcome: o.append(replica.fold(s, payload))))
+        folds.append(timed(lambda s=stamps, o=outcome: o.append(replica.fold(s, payload))) * 1e3)
         assert isinstance(outcome[0], Fresh)
     assert torch.allclose(replica.weights, weights)  # it did what the bare add did
-    ratios = [fold / add for fold, add in zip(folds, adds, strict=True)]
-    return {
-        "add_ms_median": statistics.median(adds) * 1e3,
-        "fold_ms_median": statistics.median(folds) * 1e3,
-        "fold_over_add_median": statistics.median(folds) / statistics.median(adds),
-        "fold_over_add_min": min(ratios),
-        "fold_over_add_max": max(ratios),
-    }
+    report.add("bare in-place add, 100 MB", adds, unit="ms")
+    report.add("fold, 100 MB", folds, unit="ms")
+    report.add("fold / add", ratios(folds, adds), unit="x", goal=Goal(value=1.18, at_most=True))
+    report.keep("fold", {"add_ms": adds, "fold_ms": folds})
 
 
-def main() -> int:
-    result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-        "torch": torch.__version__,
-        **distance_s(),
-        **fold_ratio(),
-    }
-    for key, value in result.items():
-        print(f"{key:32} {value if isinstance(value, str) else f'{value:.3g}'}")
-    if len(sys.argv) > 1:
-        with open(sys.argv[1], "w") as file:
-            json.dump(result, file, indent=2)
-    return 0
+def core(report: Report, effort: Effort) -> None:
+    distance(report, effort)
+    fold(report, effort)
+
+
+SCENARIOS: dict[str, Scenario] = {"core": core}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import run
+
+    sys.exit(run.main(SCENARIOS, __doc__))

@@ -11,11 +11,11 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing
+from report import busy_s
 
 from murmurate.io.malloc import keep_memory
 
@@ -135,14 +135,6 @@ def timed(
         "cpu_ms_per_step": used / max(steps, 1) * 1e3,
         "busy_s": busy_s() - busy,
     }
-
-
-def busy_s() -> float:
-    """CPU seconds of everybody on this machine since it was started, the hypervisor's too."""
-    user, nice, system, _, _, irq, softirq, steal, *_ = map(
-        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    )
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def foreign(results: list[dict[str, Any]]) -> float:

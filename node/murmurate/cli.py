@@ -31,6 +31,8 @@ UP_KEYS = {
         *("workload", "data", "split", "batch_size", "lr", "every", "rule", "mode", "topology"),
         *("samples", "seconds"),
     ),
+    "checkpoint": ("dir", "every_s"),
+    "metrics": ("listen",),
     "report": ("path",),
 }
 """What all nodes of `up` share; the rest (names, addresses, shards) it decides itself."""
@@ -88,6 +90,8 @@ examples:
   murmurate up --nodes 2 --workload fashion-mnist --data ~/fashion --seconds 60
   murmurate up --kill node-1@30%                    see the others go on
   murmurate up --slow node-2=0.09                   one of them on a slow machine
+  murmurate up --codec topk --codec node-2=int8     fewer bytes on the wire
+  murmurate up --checkpoint runs/1                  stop it, say the same again: it goes on
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
   murmurate up --workload my_file.py:Workload       your own model and data
 """,
@@ -106,6 +110,19 @@ examples:
         action="append",
         default=[],
         help="let a node sleep after each of its steps; again for more nodes",
+    )
+    up.add_argument(
+        "--codec",
+        metavar="[NAME=]CODEC",
+        action="append",
+        default=[],
+        help="how updates are sent: fp32, bf16, int8 or topk; of all nodes, or of one; again for"
+        " more",
+    )
+    up.add_argument(
+        "--generator",
+        action="store_true",
+        help="one more process deals the batches, each to one node (docs/generator.md)",
     )
     _add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
     up.set_defaults(run=_up)
@@ -204,7 +221,16 @@ def _up(arguments: argparse.Namespace) -> int:
     from murmurate import up
 
     config = load(None, {}, _given(arguments))
-    return up.run(up.plan(arguments.nodes, config, kill=arguments.kill, slow=arguments.slow))
+    return up.run(
+        up.plan(
+            arguments.nodes,
+            config,
+            kill=arguments.kill,
+            slow=arguments.slow,
+            codec=arguments.codec,
+            generator=arguments.generator,
+        )
+    )
 
 
 def _node(arguments: argparse.Namespace) -> int:

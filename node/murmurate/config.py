@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.errors import ConfigError
+from murmurate.io.codec_choice import parse_codec
 from murmurate.values import (
     ADDRESS,
     FILE,
     FLAG,
+    FOLDER,
     LIST,
     NUMBER,
     STDIN,
@@ -33,8 +35,11 @@ from murmurate.values import (
     cannot_listen,
     is_address,
     is_advertise,
+    is_codec,
     is_existing,
     is_flag,
+    is_folder,
+    is_generator,
     is_name,
     is_peers,
     is_shard,
@@ -53,6 +58,7 @@ from murmurate.values import (
 
 MODES = ("gossip",)
 RULES = ("sum", "average")
+ROLES = ("peer", "generator")
 PREFIX = "MURMURATE_"
 
 
@@ -61,6 +67,7 @@ class NodeConfig:
     """Who this node is, and whom it knows."""
 
     name: str | None = None
+    role: str = "peer"
     run: str = "murmurate"
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
@@ -85,9 +92,26 @@ class TrainConfig:
     rule: str = "sum"
     mode: str = "gossip"
     topology: str = "full"
+    codec: str = "fp32"
     slow_s: float = 0.0
+    generator: str | None = None
     samples: int | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """Where this node keeps what it is, and how often."""
+
+    dir: str | None = None
+    every_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Where this node's figures are served; None: nowhere."""
+
+    listen: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +120,7 @@ class ReportConfig:
 
     path: str | None = None
     weights: str | None = None
+    audit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +129,8 @@ class Config:
 
     node: NodeConfig = field(default_factory=NodeConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
 
@@ -126,7 +153,11 @@ class Key(NamedTuple):
     @property
     def option(self) -> str:
         if self.section == "report":
-            return "--report" if self.name == "path" else "--weights"
+            return "--report" if self.name == "path" else f"--{self.name}"
+        if self.section == "checkpoint":
+            return "--checkpoint" if self.name == "dir" else "--checkpoint-every-s"
+        if self.section == "metrics":
+            return "--metrics"
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -136,6 +167,7 @@ class Key(NamedTuple):
 
 KEYS = (
     Key("node", "name", TEXT, is_name, "name in the swarm (default: chosen at the start)"),
+    Key("node", "role", TEXT, one_of(ROLES), "peer, or generator: deals batches, has no model"),
     Key("node", "run", TEXT, is_name, "name of the training; peers of another run are refused"),
     Key("node", "listen", ADDRESS, is_address, "where to listen; port 0 takes a free one"),
     Key("node", "advertise", ADDRESS, is_advertise, "where others reach it (default: listen)"),
@@ -154,10 +186,16 @@ KEYS = (
     Key("train", "rule", TEXT, one_of(RULES), f"what an update does: {' or '.join(RULES)}"),
     Key("train", "mode", TEXT, one_of(MODES), "gossip"),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
+    Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
     Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
+    Key("train", "generator", ADDRESS, is_generator, "take batches from there, not from own data"),
     Key("train", "samples", WHOLE, whole(1), "end when the whole swarm has seen so many"),
     Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
+    Key("checkpoint", "dir", FOLDER, is_folder, "a folder of its own; goes on from what is there"),
+    Key("checkpoint", "every_s", NUMBER, number(0, above=True), "seconds between two (default 30)"),
+    Key("metrics", "listen", ADDRESS, is_address, "serve /metrics, probes and a page there"),
     Key("report", "path", FILE, is_writable, "JSON file for the report"),
+    Key("report", "audit", FILE, is_writable, "file for a line per update: the batches in it"),
     Key("report", "weights", FILE, is_writable, ".npy file for the final weights, flat"),
 )
 _BY_PATH = {key.path: key for key in KEYS}
@@ -212,6 +250,8 @@ def load(
     return Config(
         node=NodeConfig(**section("node")),
         train=TrainConfig(**section("train")),
+        checkpoint=CheckpointConfig(**section("checkpoint")),
+        metrics=MetricsConfig(**section("metrics")),
         report=ReportConfig(**section("report")),
     )
 
@@ -339,6 +379,24 @@ def _together(values: Mapping[str, Any], given: Mapping[str, _Given]) -> list[st
             )
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
+    if (
+        values.get("train.rule") == "average"
+        and not parse_codec(values.get("train.codec", "fp32")).plain
+    ):
+        wrong("train.codec", "fp32 with rule average, which exchanges sums of float64 as they are")
+    if "train.generator" in values and values.get("node.role") == "generator":
+        wrong("train.generator", "none: a generator makes its batches itself")
+    if "train.generator" in values and values.get("train.rule") == "average":
+        wrong(
+            "train.generator",
+            "only with rule sum: what becomes of a batch is seen in the clocks of updates",
+        )
+    if metrics := values.get("metrics.listen"):
+        at, metrics_port = split_address(metrics)
+        if listen and same_place(metrics, listen):
+            wrong("metrics.listen", "another port than node.listen")
+        elif metrics_port and (why := cannot_listen(at, metrics_port)):
+            wrong("metrics.listen", f"{why}; another port, or 0 for a free one")
     if not listen:
         return problems
     host, port = split_address(listen)

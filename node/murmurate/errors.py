@@ -10,6 +10,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError     this program's mistake
     │   └── RemoteProtocolError    the other side's: names the field, nothing was changed
+    │       └── ChecksumMismatch   what arrived is not what its head says
     ├── CheckpointError        a file that cannot be trusted
     └── PromiseBroken          one of the promises of docs/promises.md does not hold
 
@@ -65,6 +66,10 @@ class RemoteProtocolError(ProtocolError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.problem}"
+
+
+class ChecksumMismatch(RemoteProtocolError):
+    """The bytes are not those that the head speaks of: damaged on the way, or a lie."""
 
 
 class CheckpointError(MurmurateError):

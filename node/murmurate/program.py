@@ -10,7 +10,9 @@ leaves, exit code 0. A second one does not wait.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import select
 import signal
@@ -31,6 +33,7 @@ from murmurate.values import STDIN
 if TYPE_CHECKING:
     import torch
 
+    from murmurate.feed import Feed
     from murmurate.session import Swarm
     from murmurate.workloads import Workload
 
@@ -151,9 +154,16 @@ class _Node:
         self.told = 0
         self.waited_s = 0.0
         self.samples = config.train.samples
+        self.generator = config.train.generator
+        self.feed: Feed | None = None
 
     def run(self) -> None:
         keep_memory()
+        if self.config.node.role == "generator":
+            from murmurate import generator
+
+            generator.serve(self)
+            return
         import torch  # 2 to 3 s: everything that can be wrong without it has been checked
 
         import murmurate
@@ -177,6 +187,13 @@ class _Node:
         optimizer = workload.optimizer(model)
         batches = workload.batches(share)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
+        flops = math.nan
+        if self.config.metrics.listen is not None:
+            from murmurate.watch.flops import flops_per_sample
+
+            first = next(batches)
+            batches = itertools.chain([first], batches)
+            flops = flops_per_sample(workload, model, first)
         self.emit("ready", samples=workload.samples)
 
         peers: tuple[str, ...] = node.peers
@@ -197,16 +214,27 @@ class _Node:
             mode=train.mode,
             every=train.every,
             topology=train.topology,
+            codec=train.codec,
             found=node.found,
             insecure=node.insecure,
+            checkpoint=self.config.checkpoint.dir,
+            checkpoint_s=self.config.checkpoint.every_s,
             seed=node.seed,
+            metrics=self.config.metrics.listen,
         )
         with swarm:
             self.stop.training = True
-            self.emit("listening", name=swarm.name, address=swarm.address)
+            swarm.log(flops_per_sample=flops)
+            page = swarm.metrics_address
+            self.emit("listening", name=swarm.name, address=swarm.address, metrics=page)
             if not self.events:
-                print(f"{swarm.name} listens at {swarm.address}", file=sys.stderr, flush=True)
+                more = f", figures at http://{page}/" if page is not None else ""
+                print(f"{swarm.name} listens at {swarm.address}{more}", file=sys.stderr, flush=True)
             self.wait_for_start(swarm)
+            if self.generator == STDIN:
+                self.stop.reason = self.stop.reason or "no generator"
+            elif self.generator is not None:
+                batches = self.fed(swarm)
             self.train(swarm, workload, model, optimizer, batches)
             self.end(swarm, workload, model)
 
@@ -226,8 +254,11 @@ class _Node:
     def _may_start(self) -> bool:
         assert self.launcher is not None
         line = self.launcher.next() or ""
-        if line.startswith("go "):
-            self.samples = int(line.removeprefix("go "))
+        for word in line.split()[1:] if line.startswith("go") else ():
+            if word.isdecimal():
+                self.samples = int(word)
+            elif self.generator == STDIN:
+                self.generator = word
         return line.startswith("go") or bool(self.stop.reason) or self.launcher.gone
 
     def train(
@@ -248,8 +279,11 @@ class _Node:
         if self.launcher is not None and self.launcher.gone:
             stop.reason = stop.reason or "the launcher is gone"
         while not stop.reason:
+            if (batch := next(batches, None)) is None:
+                break
+            size = self.feed.samples if self.feed is not None else size
             optimizer.zero_grad()
-            loss = workload.loss(model, next(batches))
+            loss = workload.loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             steps += 1
@@ -269,9 +303,31 @@ class _Node:
                 tell_at = _grid(now)
             if now >= evaluate_at and not stop.reason:
                 evaluation = workload.evaluate(model)
-                swarm.log(accuracy=evaluation.accuracy)
+                swarm.log(accuracy=evaluation.accuracy, accuracy_of=evaluation.accuracy_of)
                 spent_s = time.monotonic() - now
                 evaluate_at = now + max(EVALUATE_S, spent_s / EVALUATE_SHARE)
+
+    def fed(self, swarm: Swarm) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Batches from the generator, until it says that all are consumed."""
+        from murmurate.feed import Feed
+
+        assert self.generator is not None
+        self.feed = feed = Feed(swarm, self.generator, audit=self.config.report.audit)
+        tell_at = _grid(time.monotonic())
+
+        def idle() -> bool:
+            nonlocal tell_at
+            now = time.monotonic()
+            if now >= tell_at:
+                self.tell("progress", swarm)
+                tell_at = _grid(now)
+            self._end_when_over(swarm, now - began)
+            return bool(self.stop.reason)
+
+        began = time.monotonic()
+        while (batch := feed.next(idle)) is not None:
+            yield batch
+        self.stop.reason = self.stop.reason or "generator"
 
     def _end_when_over(self, swarm: Swarm, trained_s: float) -> None:
         seconds = self.config.train.seconds
@@ -292,12 +348,18 @@ class _Node:
     def end(self, swarm: Swarm, workload: Workload, model: torch.nn.Module) -> None:
         """All that was made reaches the others; then what it came to."""
         self.tell("progress", swarm)
-        if self.stop.reason in ("samples", "seconds"):
+        if self.feed is not None:
+            self.feed.close()
+        if self.stop.reason in ("samples", "seconds", "generator"):
             settled = swarm.finish(FINISH_S)
         else:
             settled = swarm.settle(SETTLE_S)
         evaluation = workload.evaluate(model)
-        swarm.log(loss=evaluation.loss, accuracy=evaluation.accuracy)
+        swarm.log(
+            loss=evaluation.loss,
+            accuracy=evaluation.accuracy,
+            accuracy_of=evaluation.accuracy_of,
+        )
         files = self.config.report
         if files.weights is not None:
             import numpy as np
@@ -317,7 +379,9 @@ class _Node:
 
     def row(self, swarm: Swarm) -> report.Json:
         progress = swarm.progress()
-        return report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
+        row = report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
+        row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
+        return row
 
     def tell(self, event: str, swarm: Swarm, **more: object) -> None:
         if not self.events:

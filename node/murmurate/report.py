@@ -52,6 +52,8 @@ def node_row(progress: Progress) -> Json:
         "step_s": progress.step_s,
         "bytes_sent": progress.bytes_sent,
         "bytes_received": progress.bytes_received,
+        "bytes_by_codec": dict(progress.bytes_by_codec),
+        "accuracy_by_class": [],
     }
 
 

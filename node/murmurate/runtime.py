@@ -17,13 +17,13 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from murmurate.core.clock import Clock
+from murmurate.core.clock import Clock, Key
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -31,16 +31,30 @@ from murmurate.core.effect import (
     Drop,
     Effect,
     Rejoin,
+    Save,
     Send,
     Verdict,
 )
 from murmurate.core.layout import Layout
-from murmurate.core.message import ALIVE, SUSPECT, Generation, Push, Snapshot, SnapshotRequest
-from murmurate.core.peer import Peer, PeerConfig
+from murmurate.core.message import (
+    ALIVE,
+    SUSPECT,
+    Ack,
+    Decided,
+    Generation,
+    Part,
+    Push,
+    Rumour,
+    Snapshot,
+    SnapshotRequest,
+)
+from murmurate.core.peer import Past, Peer, PeerConfig
 from murmurate.core.replica import Replica
+from murmurate.core.runs import Runs
 from murmurate.core.timing import Timing
-from murmurate.entry import Place, Wish, find_place
+from murmurate.entry import ASK_TIMEOUT_S, Memory, Place, Wish, find_place
 from murmurate.errors import (
+    CheckpointError,
     LocalProtocolError,
     MurmurateError,
     PeerExists,
@@ -48,6 +62,7 @@ from murmurate.errors import (
     RemoteProtocolError,
     SchemaMismatch,
 )
+from murmurate.giving import Giving
 from murmurate.io.progress import Board, Progress
 from murmurate.io.transport import Transport
 from murmurate.io.wire import (
@@ -59,13 +74,20 @@ from murmurate.io.wire import (
     Hello,
     PushHead,
     ShareHead,
+    SnapshotHead,
     Welcome,
+    parts_bytes,
     push_fits,
 )
+from murmurate.keeper import Keeper
 from murmurate.tally import Tally
+from murmurate.watch.outlook import Outlook
+from murmurate.watch.sketch import Sketches
 
 if TYPE_CHECKING:
     from murmurate.core.mixing import MixingPeer
+    from murmurate.io.checkpoint import Checkpoint
+    from murmurate.io.http import Pages
 
 log = logging.getLogger("murmurate")
 
@@ -75,6 +97,7 @@ TELL_S = 0.5
 TOLD_MAX = 8
 """Members told at a time, and entries of others that go along where not all are told."""
 FORGET_LINKS_S = 5.0
+CALLERS_MAX = 1024
 WARN_S = 1.0
 """At most one line for each reason in this time; the counters have all of it."""
 BUFFER_BYTES = 32 << 20
@@ -90,6 +113,10 @@ SHARE_MAX = 0.25
 LOOK_S = 0.25
 IDLE = 0.25
 """A process that used less than this part of one core takes nothing from its training."""
+SEEK_S, SEEK_S_MAX = 1.0, 60.0
+"""Between two looks for seed peers that were not there when this node came back."""
+DECIDED_MAX = 64
+"""Decisions that wait to be folded in."""
 WAITING_MAX = 8
 """Updates that wait for one link by themselves; more are summed: what waits gets old."""
 Gossip: TypeAlias = "Peer | MixingPeer"
@@ -122,14 +149,34 @@ class Runtime:
     of `Ears` for the transport."""
 
     def __init__(
-        self, settings: Settings, layout: Layout, weights: torch.Tensor, transport: Transport
+        self,
+        settings: Settings,
+        layout: Layout,
+        weights: torch.Tensor,
+        transport: Transport,
+        keeper: Keeper | None = None,
     ) -> None:
         self.settings = settings
+        self.keeper = keeper
+        self.resumed: Checkpoint | None = None
+        """What this node goes on from; the flat weights have it, the model has not yet."""
+        self.company = False
+        """Whether others were there when I came."""
+        self.torn = False
+        """Whether something broke in between changing weights and clock."""
         self.layout = layout
         self.weights = weights
         self.transport = transport
         self.tally = Tally()
         self.board = Board()
+        self.outlook = Outlook()
+        self.sketches = Sketches(layout.size)
+        self.pages: Pages | None = None
+        """Served while this node lives, if any."""
+        self.born = time.monotonic()
+        self.leaving = False
+        self.communication = math.nan
+        """Part of this process's processor time that the loop's thread took of late."""
         self.lock = threading.Lock()
         self.news = threading.Condition(self.lock)
         """Notified when something was delivered, or may have become true for one who waits."""
@@ -147,9 +194,18 @@ class Runtime:
         self._outgoing: deque[Send] = deque()
         self._consumed: deque[Callable[[], None]] = deque()
         self._met: dict[str, str] = {}
+        self._callers: dict[str, str] = {}
+        """Where those are who opened a link to me, whether I have a record of them or not: one who
+        was voted out and forgotten must still be told so."""
         self._failure: BaseException | None = None
-        self._giving: set[str] = set()
-        """Who is being sent a snapshot: one at a time, however often it asks."""
+        self._giving = Giving(
+            transport,
+            weights,
+            make=self._make_snapshot,
+            carry=self._carry_snapshot,
+            do=self._do,
+            now=time.monotonic,
+        )
         self._refusals: dict[str, str] = {}
         self._warned: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -165,6 +221,7 @@ class Runtime:
         """Mean time an update of mine takes."""
         self._next_pump: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
         self._tell_at = 0.0
         self._forget_at = 0.0
 
@@ -175,6 +232,25 @@ class Runtime:
         if self._peer is None:
             raise LocalProtocolError("not started")
         return self._peer
+
+    @property
+    def joined(self) -> bool:
+        """Whether there is a peer; its weights may still be on their way."""
+        return self._peer is not None
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def inbox(self) -> Iterable[_Delivery]:
+        """What waits for the end of a step; lock held."""
+        return self._inbox
+
+    @property
+    def pace_s(self) -> float:
+        """Least time between two messages with updates on one link."""
+        return self._pace_s
 
     def start(self) -> None:
         """Listen, find the swarm, and begin to speak. Returns before the first snapshot is here."""
@@ -198,11 +274,21 @@ class Runtime:
         if self._failure is not None:
             raise self._failure
 
-    def commit(self, delta: torch.Tensor, context: Any, compute_s: float) -> None:
+    def commit(self, delta: torch.Tensor | Part, context: Any, compute_s: float) -> None:
         """Publish an update that is not in the flat weights yet."""
         with self.lock:
             peer = self.peer
-            effects = peer.commit(peer.prepare(delta, context))
+            try:
+                if isinstance(peer, Peer):
+                    effects = peer.commit(peer.prepare(delta, context))
+                else:
+                    assert isinstance(delta, torch.Tensor)
+                    effects = peer.commit(peer.prepare(delta, context))
+            except LocalProtocolError:
+                raise  # before anything changed
+            except BaseException:
+                self.torn = True
+                raise
             self.tally.publish(compute_s)
             self._update_s = (
                 compute_s if self._update_s == math.inf else 0.9 * self._update_s + 0.1 * compute_s
@@ -221,7 +307,11 @@ class Runtime:
                 if not self._inbox:
                     break
                 item = self._inbox.popleft()
-                effects = self.peer.fold(item.sender, item.message, time.monotonic())
+                try:
+                    effects = self.peer.fold(item.sender, item.message, time.monotonic())
+                except BaseException:
+                    self.torn = True
+                    raise
                 changed = changed or any(isinstance(e, Applied | Adopted) for e in effects)
                 self._carry_out(effects)
                 self._consumed.append(item.done)
@@ -250,6 +340,7 @@ class Runtime:
         self._call(self._tick)
 
     def leave(self) -> None:
+        self.leaving = True
         with self.lock:
             self._carry_out(self.peer.leave(time.monotonic()))
         self._kick()
@@ -277,20 +368,24 @@ class Runtime:
             loop.run_forever()
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
     async def _shut(self, grace_s: float) -> None:
-        ticking = getattr(self, "_ticking", None)
-        if ticking is not None:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failure is None:
             self._pump()  # the last words
         self._stopping = True
         await self.transport.stop(grace_s)
+        if self.pages is not None:
+            await self.pages.stop()
 
     async def _enter(self) -> None:
         settings = self.settings
+        if self.pages is not None:
+            await self.pages.start()
         await self.transport.start(self)
         wish = Wish(
             run=settings.run,
@@ -301,33 +396,95 @@ class Runtime:
             peers=settings.peers,
             found=settings.found,
             timeout_s=settings.join_timeout_s,
+            memory=self._memory(),
         )
         began = time.monotonic()
         place = await find_place(self.transport, wish, secrets.token_hex(8))
         self.tally.wait_s += time.monotonic() - began
-        if place.name != settings.name:
+        if place.name != settings.name and not place.back:
             log.warning(
                 "%s was here before and its memory is gone: joining as %s",
                 settings.name,
                 place.name,
             )
+        self._look_back(place)
+        self.company = bool(place.members)
         with self.lock:
             self.name, self.swarm = place.name, place.swarm
-            self._begin_life(place, founding=not place.members)
-        self._ticking = asyncio.ensure_future(self._tick_for_ever())
-        self._ticking.add_done_callback(self._ticking_ended)
+            self._begin_life(place, founding=not place.members and self.resumed is None)
+        self._do(self._tick_for_ever())
+        if self.resumed is not None:
+            known, before = place.members.values(), wish.memory.peers if wish.memory else ()
+            self._do(self._seek([at for at in (*wish.peers, *before) if at not in known]))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Beside everything else; if it fails, so does training."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _memory(self) -> Memory | None:
+        keeper = self.keeper
+        if keeper is None or not keeper.swarm:
+            return None
+        self.swarm = keeper.swarm  # told to those who ask, so that they do not found another
+        return Memory(
+            swarm=keeper.swarm,
+            name=keeper.name,
+            address=self.transport.address,
+            peers=tuple(keeper.addresses.values()),
+            weights=keeper.restored is not None,
+        )
+
+    def _look_back(self, place: Place) -> None:
+        """What of an earlier life goes on here. With rule `average` only what is nowhere else: the
+        others have mixed on, and these weights would pull them back."""
+        keeper = self.keeper
+        if keeper is None:
+            return
+        if keeper.swarm and keeper.swarm != place.swarm:
+            keeper.set_aside()
+        elif self.settings.rule != "average" or not place.members:
+            self.resumed = keeper.restored
+        keeper.on_saved = self._checkpointed
+        keeper.on_failure = self._fail
+
+    async def _seek(self, addresses: list[str]) -> None:
+        """Whoever comes back at the same time may not have been there when I asked."""
+        left, pause_s = dict.fromkeys(addresses), SEEK_S
+        while left:
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, SEEK_S_MAX)
+            for address in list(left):
+                try:
+                    other = await self.transport.describe(address, ASK_TIMEOUT_S)
+                except MurmurateError:
+                    continue
+                if other.instance == self._instance:
+                    del left[address]
+                elif other.synced and other.swarm == self.swarm:
+                    del left[address]
+                    self._introduced(other)
+
+    def _introduced(self, other: Description) -> None:
+        """Whom I found, as if it had said so itself."""
+        word = Rumour(other.name, other.epoch, 0, ALIVE, other.address)
+        with self.lock:
+            self._meet(other.name, other.address)
+            ack = Ack(0, other.name, rumours=(word,))
+            self._carry_out(self.peer.receive(other.name, ack, time.monotonic()))
+        self._pump()
 
     def _begin_life(self, place: Place, *, founding: bool) -> None:
         """A new epoch: at the start, and after the others have voted me out."""
-        # Milliseconds of the wall clock: larger than in any life before, unless it was set back;
-        # then the name is taken and another one is chosen (see entry.free_name).
-        epoch = int(time.time() * 1000)
-        if self._peer is not None:
-            epoch = max(epoch, self._peer.epoch + 1)
+        again = self._peer is not None
+        epoch = self._new_epoch(place)
+        more = self._from_disk(again=again)
+        back = more.pop("clock", None)
         self._peer = self._kind()(
             self.name,
             epoch,
-            Replica(self.weights),
+            Replica(self.weights, back),
             rng=self._rng,
             config=PeerConfig(
                 topology=self.settings.topology,
@@ -336,14 +493,20 @@ class Runtime:
                 store_bytes_max=BUFFER_BYTES // 2,
                 coalesce=True,
                 leave_behind=True,
+                prune_applied=True,
                 digest_interval_s=0.25,
                 digest_fanout=TOLD_MAX,
                 timing=self.settings.timing,
             ),
-            history=(Generation(0, (self.name,)),) if founding else (),
-            synced=founding,
+            synced=founding or back is not None,
             address=self.transport.address,
+            **({"history": (Generation(0, (self.name,)),)} if founding else more),
         )
+        if self.keeper is not None and isinstance(self._peer, Peer):
+            for kept, saved in enumerate(self.keeper.saved, 1):
+                self._peer.checkpointed(saved.clock, kept=kept)
+            if founding:
+                self._peer.checkpointed(Clock())  # a crash leaves nothing of this life so far
         hello = Hello(
             version=PROTOCOL_VERSION,
             run=self.settings.run,
@@ -356,7 +519,78 @@ class Runtime:
         self._call(self._introduce, hello, dict(place.members))  # on the loop's thread
         self._carry_out(self._peer.join(place.members, time.monotonic()))
 
+    def _new_epoch(self, place: Place) -> int:
+        """Larger than in any life before, and durable before it is used, where there is a disk.
+
+        Else milliseconds of the wall clock; if that was set back, the name is taken and another one
+        is chosen (see entry.free_name).
+        """
+        epoch = int(time.time() * 1000)
+        if self._peer is not None:
+            epoch = max(epoch, self._peer.epoch + 1)
+        if self.keeper is None:
+            return epoch
+        try:
+            return self.keeper.begin(place.name, place.swarm, epoch)
+        except OSError as error:
+            where = self.keeper.folder.path
+            raise CheckpointError(f"{where}: cannot be written: {error.strerror}") from None
+
+    def _from_disk(self, *, again: bool) -> dict[str, Any]:
+        """What a peer starts with. One that was voted out still has to keep its word."""
+        back = None if again else self.resumed
+        if self.settings.rule == "average":
+            if back is None:
+                return {}
+            self.weights.copy_(back.weights)
+            return {"clock": back.clock.copy()}
+        if self.keeper is None or self.keeper.memory is None:
+            vow = self._peer.agreement.vow if isinstance(self._peer, Peer) else None
+            return {"past": Past(vow=vow)}
+        memory = self.keeper.memory
+        if back is None:
+            return {"past": Past(vow=memory.vow)}
+        self.weights.copy_(back.weights)
+        past = Past(log=back.log, store=back.store, vow=memory.vow, history=memory.history)
+        return {"clock": back.clock.copy(), "history": back.history, "past": past}
+
+    def _checkpointed(self, checkpoint: Checkpoint, kept: int) -> None:
+        """In the keeper's thread."""
+        with self.lock:
+            assert self.keeper is not None
+            self.keeper.catch_up()
+            peer = self._peer
+            if isinstance(peer, Peer) and peer.epoch == checkpoint.epoch:
+                peer.checkpointed(checkpoint.clock, kept=kept)
+
+    def account(self) -> dict[str, Any]:
+        """The part of a `Checkpoint` that is not tensors, of this instant; for the training
+        thread: weights and clock change in no other."""
+        with self.lock:
+            peer = self.peer
+            out: dict[str, Any] = {
+                "run": self.settings.run,
+                "rule": self.settings.rule,
+                "swarm": self.swarm,
+                "name": self.name,
+                "epoch": peer.epoch,
+                "seq": peer.seq,
+                "samples": self.tally.samples,
+                "clock": peer.context(),
+                "members": {
+                    name: at
+                    for name in peer.membership.live()
+                    if name != self.name and (at := peer.membership.address(name))
+                },
+            }
+            if isinstance(peer, Peer):
+                out["history"] = peer.baseline.history
+                if {*peer.membership.live(), *peer.baseline.roster} - {self.name}:
+                    out["log"], out["store"] = tuple(peer.log), tuple(peer.store)
+            return out
+
     def _introduce(self, hello: Hello, members: dict[str, str]) -> None:
+        self._giving.forget()
         self.transport.hello(hello)
         with self.lock:
             for name, address in members.items():
@@ -375,7 +609,8 @@ class Runtime:
             self._tick()
             await asyncio.sleep(TICK_S)
 
-    def _ticking_ended(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
@@ -389,6 +624,8 @@ class Runtime:
             self._tell(now)
             self._forget_links(now)
             self.news.notify_all()
+            live = self._peer.membership.live()
+        self._giving.sweep(live)
         self._pump()
 
     def _find_pace(self, now: float) -> None:
@@ -398,6 +635,7 @@ class Runtime:
         mine_s, all_s = time.thread_time(), time.process_time()
         spent_s, passed_s = all_s - self._all_s, now - self._look_at
         share = (mine_s - self._mine_s) / max(1e-9, spent_s)
+        self.communication = min(1.0, share)
         if spent_s < IDLE * passed_s:
             share = 0.0  # the processor has nothing else to do
         self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
@@ -416,8 +654,9 @@ class Runtime:
         if now < self._tell_at:
             return
         self._tell_at = now + TELL_S
-        mine = self._progress()
         others = [name for name in self.peer.membership.live() if name != self.name]
+        self._look(now, others)
+        mine = self._progress()
         entries = [mine]
         if len(others) > TOLD_MAX or self.settings.topology != "full":
             rest = [entry for entry in self.board if entry.name != self.name]
@@ -436,8 +675,45 @@ class Runtime:
             done=self.done,
             settled=self.settled,
         )
+        mine = replace(mine, **self._view(time.monotonic()))
         self.board.merge(mine)
         return mine
+
+    def _look(self, now: float, others: list[str]) -> None:
+        """What needs two readings: rates, sliding means, the distance between replicas."""
+        tally = self.tally
+        seen = tally.staleness
+        self.outlook.count(now, tally.published, tally.computed_s, seen.count, seen.total)
+        self.outlook.keep(others)
+        if self.peer.synced and self.sketches.due(wall := time.time()):
+            self.sketches.take(self.weights, wall)
+
+    def _view(self, now: float) -> dict[str, Any]:
+        """The part of my progress that is not counted but seen."""
+        average = self.settings.rule == "average"
+        return {
+            "at": time.time(),
+            "delay_s": self.outlook.delay_s(now),
+            "staleness_now": self.outlook.staleness(),
+            "staleness_predicted": math.nan if average else self.outlook.predicted(now),
+            "lag": self.lag(),
+            "sketch": self.sketches.newest,
+            "sketch_at": self.sketches.at,
+        }
+
+    def _arrived(self) -> Clock:
+        """What is in these weights, or here and waits for the end of a step."""
+        peer = self.peer
+        return peer.transit.with_arrived(peer.clock) if isinstance(peer, Peer) else peer.clock
+
+    def lag(self) -> int:
+        """Updates of live members I have heard of that are not in these weights; lock held."""
+        clock, live = self.peer.clock, self.peer.membership.live()
+        return sum(
+            max(0, told.last - clock.last(told.name, told.epoch))
+            for told in self.board
+            if told.name != self.name and told.name in live
+        )
 
     def _forget_links(self, now: float) -> None:
         """Links to those of whom there is no record any more."""
@@ -454,7 +730,8 @@ class Runtime:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         """In order, with the lock held. What is to be sent goes out by `_pump`.
 
-        `Save` and `Prune`: this node keeps nothing on a disk, and never comes back as who it was.
+        `Save` without a disk: this node never comes back as who it was. `Prune` is for drivers that
+        log each update; here the log is in the checkpoints.
         """
         for effect in effects:
             match effect:
@@ -479,12 +756,19 @@ class Runtime:
                     log.warning("%s: %s; joining again", self.name, reason)
                     self._rejoin()
                     return
+                case Save(key, value) if self.keeper is not None:
+                    if not self.keeper.note(key, value):
+                        return  # what comes next must not leave the machine
                 case _:
                     pass
 
     _done: Callable[[], None] | None = None
 
     def _deliver(self, sender: str, message: Any) -> None:
+        if isinstance(message, Decided):  # small, so that no window of a link bounds it
+            waiting = sum(isinstance(item.message, Decided) for item in self._inbox)
+            if waiting >= DECIDED_MAX:
+                return  # it is told again
         done, self._done = self._done, None
         self._inbox.append(_Delivery(sender, message, done or _nothing))
         self.news.notify_all()
@@ -530,7 +814,7 @@ class Runtime:
                 sends = list(self._outgoing)
                 self._outgoing.clear()
                 for send in sends:
-                    self._meet(send.to, self._peer.membership.address(send.to))
+                    self._meet(send.to, self._address(send.to))
                 ready = self._peer.ready(now)
             for send in sends:
                 self._hand_over(send)
@@ -543,6 +827,7 @@ class Runtime:
                         break
                     if not isinstance(push, Push) or push_fits(push):
                         transport.carry(to, push)
+                        self.tally.send(to, push)
                         continue
                     with self.lock:  # a sum of too many for one header: a snapshot will do
                         self._peer.landed(to, push)
@@ -556,13 +841,26 @@ class Runtime:
 
     def _hand_over(self, send: Send) -> None:
         try:
-            if not isinstance(send.message, Snapshot):
-                self.transport.post(send.to, send.message)
-            elif send.to not in self._giving:
-                self.transport.carry(send.to, send.message)
-                self._giving.add(send.to)
+            self.transport.post(send.to, send.message)
         except LocalProtocolError as error:  # what others told me is too large for one message
             self.rejected("too_large", self.name, str(error))
+
+    def _make_snapshot(self) -> Snapshot | None:
+        with self.lock:
+            return self.peer.snapshot() if self.peer.gives() else None
+
+    def _carry_snapshot(self, to: str, snapshot: Snapshot) -> None:
+        with self.lock:
+            self._meet(to, self.peer.membership.address(to))
+        try:
+            self.transport.carry(to, snapshot)
+            self.tally.send(to, snapshot)
+        except LocalProtocolError as error:
+            self.rejected("too_large", self.name, str(error))
+            self._giving.landed(to)
+
+    def _address(self, name: str) -> str:
+        return self.peer.membership.address(name) or self._callers.get(name, "")
 
     def _meet(self, name: str, address: str) -> None:
         if address and self._met.get(name) != address:
@@ -597,6 +895,10 @@ class Runtime:
                 newer = hello.epoch > (membership.epoch(hello.name) or 0)
                 if not newer or (known and known != hello.address):
                     raise PeerExists(f"name {hello.name!r} is taken by a live peer at {known}")
+            self._callers.pop(hello.name, None)
+            self._callers[hello.name] = hello.address
+            if len(self._callers) > CALLERS_MAX:
+                del self._callers[next(iter(self._callers))]
             self._meet(hello.name, hello.address)
         return Welcome(
             version=PROTOCOL_VERSION,
@@ -638,6 +940,8 @@ class Runtime:
                 members=tuple(members),
                 clock=peer.context() if peer is not None else Clock(),
                 progress=tuple(self.board),
+                folds=_folds(peer) if isinstance(peer, Peer) else (),
+                arrived=peer.transit.with_arrived(peer.clock) if isinstance(peer, Peer) else None,
             )
 
     def expected_bytes(self, head: BulkHead) -> int:
@@ -648,6 +952,8 @@ class Runtime:
         dtype = {torch.float32: "f4", torch.float64: "f8"}[self.layout.dtype]
         if head.dtype != dtype:
             raise RemoteProtocolError("bulk.dtype", f"{head.dtype}, the model has {dtype}")
+        if isinstance(head, PushHead) and head.parts:
+            return parts_bytes(head, self.layout.size)
         return self.layout.nbytes
 
     def wants(self, sender: str, head: BulkHead) -> bool:
@@ -657,21 +963,32 @@ class Runtime:
                 return not all(stamp.dot in peer.clock for stamp in head.stamps)
             if isinstance(head, ShareHead) and not isinstance(peer, Peer):
                 return peer.wants(sender, head.seq, head.epoch, head.to_epoch)
+            if isinstance(head, SnapshotHead):
+                return peer.wants_snapshot(sender, head.clock)
             return True
 
-    def heard(self, sender: str) -> None:
+    def heard(self, sender: str, head: BulkHead | None = None) -> None:
+        snapshot = isinstance(head, SnapshotHead)
         with self.lock:
-            self._carry_out(self.peer.heard(sender, time.monotonic()))
+            self._carry_out(self.peer.heard(sender, time.monotonic(), snapshot=snapshot))
+
+    def broke(self, sender: str, head: BulkHead, again: bool) -> None:
+        if isinstance(head, SnapshotHead):
+            with self.lock:
+                self.peer.broke(sender, again=again)
 
     def received(self, sender: str, message: Any, done: Callable[[], None]) -> None:
         if isinstance(message, Progress):
             with self.lock:
-                self.board.merge(message)
+                if self.board.merge(message) and message.name != self.name:
+                    held = self._arrived().last(message.name, message.epoch)
+                    self.outlook.hear(message, time.monotonic(), time.time(), held)
                 self.news.notify_all()
             return
         now = time.monotonic()
-        if isinstance(message, SnapshotRequest) and sender in self._giving:
+        if isinstance(message, SnapshotRequest):
             self.heard(sender)
+            self._giving.asked(sender)
             return
         try:
             with self.lock:
@@ -694,7 +1011,7 @@ class Runtime:
 
     def landed(self, to: str, message: Any) -> None:
         if isinstance(message, Snapshot):
-            self._giving.discard(to)
+            self._giving.landed(to)
         else:
             with self.lock:
                 self.peer.landed(to, message)
@@ -703,7 +1020,7 @@ class Runtime:
 
     def lost(self, to: str, message: Any) -> None:
         if isinstance(message, Snapshot):
-            self._giving.discard(to)
+            self._giving.lost(to)
         else:
             with self.lock:
                 self.peer.lost(to, message)
@@ -715,6 +1032,9 @@ class Runtime:
             self._refusals[to] = str(error)
             log.warning("%s refuses this node: %s", to, error)
 
+    def fault(self, bug: BaseException) -> None:
+        self._fail(bug)
+
     def rejected(self, reason: str, sender: str, detail: str) -> None:
         now = time.monotonic()
         with self.lock:
@@ -724,6 +1044,10 @@ class Runtime:
                 self._warned[reason] = now
         if not quiet:
             log.warning("rejected (%s) from %s: %s", reason, sender, detail)
+
+
+def _folds(peer: Peer) -> tuple[tuple[Key, Runs], ...]:
+    return tuple(fold for generation in peer.baseline.history for fold in generation.folds)
 
 
 def _nothing() -> None:

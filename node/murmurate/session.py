@@ -10,34 +10,47 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from murmurate.core.clock import Clock, name_problem
 from murmurate.core.gate import NAME_BYTES_MAX, NORM_MAX
 from murmurate.core.layout import Layout
+from murmurate.core.message import Part
+from murmurate.core.peer import Peer
 from murmurate.core.staleness import Summary
 from murmurate.core.timing import Timing
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable
+from murmurate.instant import Copies, Instant
+from murmurate.io.checkpoint import Checkpoint
+from murmurate.io.codec import Encoder
+from murmurate.io.codec_choice import Choice, parse_codec
 from murmurate.io.malloc import keep_memory
 from murmurate.io.progress import Progress
 from murmurate.io.transport import Transport
+from murmurate.keeper import Keeper
 from murmurate.runtime import Runtime, Settings
+from murmurate.watch.pages import pages
+from murmurate.watch.reading import read
 
 log = logging.getLogger("murmurate")
 
 BAD_STEPS_MAX = 10
 """Steps in a row without a finite result before it is an error."""
 WAIT_S = 0.05
+LEVEL_S, LEVEL_UPDATES = 10.0, 64
+"""Who comes back trains once it lacks no more than so many updates of another, or after so long."""
 
 
 def join(
@@ -53,11 +66,15 @@ def join(
     rule: str = "sum",
     every: int = 1,
     topology: str = "full",
+    codec: str = "fp32",
     found: bool | None = None,
     insecure: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 30.0,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
     seed: int | None = None,
+    metrics: str | None = None,
     _transport: Transport | None = None,
 ) -> Swarm:
     """Train `model` together with the peers of this run; returns once it has their weights.
@@ -71,9 +88,15 @@ def join(
     every      local steps per update
     topology   whom this node speaks to: full, ring, k-regular, exponential,
                one-peer-exponential, star or tree
+    codec      how this node's updates are sent: "fp32" (as they are), "bf16", "int8", "topk" or
+               "topk(0.02)"; every peer reads all of them
     found      with `peers`: found the run if none of them is in a swarm yet
     insecure   allow plaintext on a network: anybody there can read and change what is sent
+    checkpoint a folder of this node's own: it goes on from what is there, under the same name, and
+               writes a checkpoint every `checkpoint_s` seconds (docs/checkpoints.md)
     timing     `Timing.lan()` (default) or `Timing.wan()`
+    metrics    where to serve /metrics, /livez, /readyz and a page for people, such as
+               "127.0.0.1:9100" (docs/metrics.md); port 0 takes a free one, None serves nothing
     """
     problems = [
         (mode == "gossip", f"mode {mode!r}: expected 'gossip'"),
@@ -81,10 +104,15 @@ def join(
         (topology in TOPOLOGIES, f"topology {topology!r}: expected one of {', '.join(TOPOLOGIES)}"),
         (every >= 1, f"every {every}: expected 1 or more local steps"),
         (bool(run) and not name_problem(run, NAME_BYTES_MAX), f"run {run!r}: expected a name"),
+        (
+            rule == "sum" or parse_codec(codec).plain,
+            f"codec {codec!r}: rule {rule!r} exchanges sums of float64 as they are: use 'fp32'",
+        ),
         (join_timeout_s > 0, f"join_timeout_s {join_timeout_s}: expected more than 0"),
+        (checkpoint_s > 0, f"checkpoint_s {checkpoint_s}: expected more than 0"),
         (not isinstance(peers, str), f"peers {peers!r}: expected a list of addresses"),
     ]
-    name = name if name is not None else f"{socket.gethostname()}-{os.getpid()}"
+    asked, name = name or "", name if name is not None else f"{socket.gethostname()}-{os.getpid()}"
     if what := name_problem(name, NAME_BYTES_MAX):
         problems.append((False, f"name: {what}"))
     if len(set(peers)) != len(peers):
@@ -93,16 +121,24 @@ def join(
         if not good:
             raise ConfigError(problem)
     layout, parameters = Layout.of(model)
+    encoder = _encoder(parse_codec(codec), layout)
+    layout.line_up(parameters)
     weights = layout.gather(parameters)
     if not float(torch.linalg.vector_norm(weights)) <= NORM_MAX:
         raise ConfigError("model: its weights are not finite")
     keep_memory()
     if _transport is None:
         _transport = _grpc(listen, advertise, peers, insecure, layout)
+    instant = Instant(model, optimizer, layout, parameters)
+    keeper = None
+    if checkpoint is not None:
+        keeper = Keeper(
+            checkpoint, every_s=checkpoint_s, run=run, rule=rule, asked=asked, layout=layout
+        )
     runtime = Runtime(
         Settings(
             run=run,
-            name=name,
+            name=keeper.name or name if keeper is not None else name,
             peers=tuple(peers),
             found=not peers if found is None else found,
             rule=rule,
@@ -114,15 +150,42 @@ def join(
         layout,
         weights,
         _transport,
+        keeper,
     )
-    runtime.start()
-    swarm = Swarm(runtime, layout, parameters, optimizer, every)
+    if metrics is not None:
+        runtime.pages = pages(runtime, metrics)
+    try:
+        if keeper is not None and keeper.restored is not None:
+            instant.check(keeper.restored)
+        runtime.start()
+    except BaseException:
+        if keeper is not None:
+            keeper.close()
+        raise
+    swarm = Swarm(runtime, layout, parameters, optimizer, every, encoder)
+    swarm._instant = instant
     try:
         swarm._enter(join_timeout_s)
     except BaseException:
         swarm.leave(timeout_s=0.0)
         raise
     return swarm
+
+
+class Source(Protocol):
+    """Where batches come from, when it wants to know what becomes of the steps (`feed.Feed`)."""
+
+    def may_publish(self) -> bool:
+        """False: the steps since the last update must not leave yet; they are added up."""
+
+    def published(self) -> None:
+        """They are in an update."""
+
+    def dropped(self) -> None:
+        """They are not in the weights any more, and in no update."""
+
+    def undone(self) -> None:
+        """The same, because their result could not be used."""
 
 
 class Swarm:
@@ -135,20 +198,31 @@ class Swarm:
         parameters: list[torch.nn.Parameter],
         optimizer: torch.optim.Optimizer,
         every: int,
+        encoder: Encoder | None = None,
     ) -> None:
         self._runtime = runtime
         self._layout = layout
         self._parameters = parameters
         self._every = every
+        self._source: Source | None = None
         self._unpublished = 0
+        self._encoder = encoder
+        self._coded_bytes = layout.nbytes
+        """What the last update took, encoded."""
+        self._residual = False
+        """Whether the parameters are ahead of the weights by what encoding left out."""
         self._bad_steps = 0
         self._context = Clock()
         self._started = 0.0
         self._left = False
+        self._steps = 0
+        self._instant: Instant | None = None
         self._hook = optimizer.register_step_post_hook(self._after_step)
-        self._restore_sigterm: Any = None
-        self._told_to_end = False
+        self._signals: dict[int, Any] = {}
+        self._told_to_end = 0
         self._folding = False
+        self._resumed = time.monotonic()
+        """When the last step, or a wait for others, was over."""
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -163,6 +237,18 @@ class Swarm:
     @property
     def address(self) -> str:
         return self._runtime.transport.address
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where its figures are served; None: nowhere."""
+        pages = self._runtime.pages
+        return pages.address if pages is not None else None
+
+    def export(self, registry: Any) -> None:
+        """Register this node's figures with a registry of prometheus_client of your own."""
+        from murmurate.io.metrics import Collector
+
+        registry.register(Collector(lambda: read(self._runtime)))
 
     @property
     def clock(self) -> Clock:
@@ -202,6 +288,23 @@ class Swarm:
     def progress(self) -> Progress:
         return self._runtime.progress()
 
+    @property
+    def accuracy_of(self) -> tuple[float, ...]:
+        """By class, as it was logged last."""
+        return self._runtime.tally.accuracy_of
+
+    @property
+    def checkpoint_age_s(self) -> float:
+        """Since the last checkpoint of this process that is durable; infinite: there was none."""
+        keeper = self._runtime.keeper
+        return keeper.age_s if keeper is not None else math.inf
+
+    @property
+    def checkpoint_failures(self) -> int:
+        """Checkpoints that could not be written."""
+        keeper = self._runtime.keeper
+        return keeper.failures if keeper is not None else 0
+
     def weights(self) -> torch.Tensor:
         """A copy of the flat weights: what the clock says, without unpublished local steps."""
         with self._runtime.lock:
@@ -210,58 +313,114 @@ class Swarm:
     # -- training --------------------------------------------------------------------------------
 
     def log(
-        self, *, samples: int = 0, loss: float | None = None, accuracy: float | None = None
+        self,
+        *,
+        samples: int = 0,
+        loss: float | None = None,
+        accuracy: float | None = None,
+        accuracy_of: Sequence[float] | None = None,
+        flops_per_sample: float | None = None,
     ) -> None:
-        """Count samples and note the latest figures, for the others and for reports."""
+        """Count samples and note the latest figures, for the others, for reports and metrics:
+        `accuracy_of` is by class, `flops_per_sample` of the model, forward."""
         tally = self._runtime.tally
         tally.samples += samples
         if loss is not None:
             tally.loss = float(loss)
         if accuracy is not None:
             tally.accuracy = float(accuracy)
+        if accuracy_of is not None:
+            tally.accuracy_of = tuple(float(each) for each in accuracy_of)
+        if flops_per_sample is not None:
+            tally.flops_per_sample = float(flops_per_sample)
 
     def _after_step(self, *_: Any) -> None:
         runtime = self._runtime
         runtime.check()
         if runtime.tally.began is None:
             runtime.tally.began = self._started
+        runtime.tally.step(time.monotonic() - self._resumed)
         self._unpublished += 1
-        self._folding = True
-        try:
+        self._steps += 1
+        with self._undisturbed():
             if self._unpublished >= self._every and self._has_room():
                 self._publish()
             self._fold()
+            runtime.flush()
+            self._keep()
+        self._resumed = time.monotonic()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Signals wait: in the middle of a fold one would leave weights and clock apart."""
+        if self._folding:
+            yield
+            return
+        self._folding = True
+        try:
+            yield
         finally:
             self._folding = False
-        runtime.flush()
         if self._told_to_end:
-            raise SystemExit(128 + signal.SIGTERM)
+            raise self._end()
+
+    def _keep(self) -> None:
+        """A checkpoint of this instant, if one is due."""
+        keeper, runtime = self._runtime.keeper, self._runtime
+        if keeper is not None and keeper.due(time.monotonic()) and self._is_whole():
+            keeper.take(self._now)
+            runtime.tally.checkpoint_failures = keeper.failures
+
+    def _is_whole(self) -> bool:
+        return self._runtime.peer.synced and not self._runtime.torn
+
+    def _now(self, copies: Copies) -> Checkpoint:
+        assert self._instant is not None
+        runtime = self._runtime
+        tensors = self._instant.copy(runtime.weights, copies)
+        return Checkpoint(**runtime.account(), **tensors, step=self._steps)
 
     def _has_room(self) -> bool:
         runtime = self._runtime
+        if self._source is not None and not self._source.may_publish():
+            return False
         if time.monotonic() - self._started < runtime.interval_s:
             return False
         with runtime.lock:
             peer = runtime.peer
+            if self._encoder is not None and isinstance(peer, Peer):
+                return peer.synced and peer.room(self._coded_bytes, sparing=True)
             return peer.synced and peer.room(self._layout.nbytes)
 
-    def _publish(self) -> None:
+    def _publish(self, *, exact: bool = False) -> None:
+        """Encoded, unless `exact`: what encoding leaves out stays in the parameters, which are not
+        written here, and so is in what the next update gained."""
         runtime = self._runtime
         delta = self._layout.gained(self._parameters, runtime.weights)
+        update: torch.Tensor | Part = delta
+        if self._encoder is not None and not exact:
+            update = self._encoder.encode(delta)
+            self._coded_bytes = update.nbytes
         self._unpublished = 0
         try:
-            runtime.commit(delta, self._context, time.monotonic() - self._started)
+            runtime.commit(update, self._context, time.monotonic() - self._started)
         except LocalProtocolError as error:
             self._undo(error)
         else:
+            if self._source is not None:
+                self._source.published()
             self._bad_steps = 0
-            if self._layout.narrow:
+            self._residual = self._encoder is not None and not exact
+            if self._layout.narrow or exact:
                 self._scatter()
         self._start_batch()
 
     def _undo(self, error: LocalProtocolError) -> None:
         """A step that must not be passed on is taken back: weights stay what the clock says."""
         self._scatter()
+        self._residual = False
+        if self._source is not None:
+            self._source.undone()
         self._bad_steps += 1
         with self._runtime.lock:
             self._runtime.tally.rejected["own_step"] += 1
@@ -276,23 +435,30 @@ class Swarm:
                 self._start_batch()
             return
         ahead = None
-        if self._unpublished:
-            ahead = self._layout.gained(self._parameters, runtime.weights)
+        if self._unpublished or self._residual:
+            ahead = self._layout.ahead(self._parameters, runtime.weights)
         life, synced = runtime.peer, runtime.peer.synced
-        changed = runtime.fold()
-        if runtime.adopted:
-            runtime.adopted = False
-            if runtime.peer is not life or not synced:
-                ahead = None  # local steps of a life that is over
-                self._unpublished = 0
-        if changed:
-            self._scatter(ahead)
+        changed = False
+        try:
+            changed = runtime.fold()
+            if runtime.adopted:
+                runtime.adopted = False
+                if runtime.peer is not life or not synced:
+                    ahead, changed = None, True  # local steps of a life that is over
+                    self._unpublished = 0
+                    self._residual = False
+                    if self._source is not None:
+                        self._source.dropped()
+        finally:
+            if ahead is not None:
+                ahead.put_back()
+            elif changed:
+                self._scatter()
         if not self._unpublished:
             self._start_batch()
 
-    def _scatter(self, ahead: torch.Tensor | None = None) -> None:
-        weights = self._runtime.weights
-        self._layout.scatter(weights if ahead is None else ahead.add_(weights), self._parameters)
+    def _scatter(self) -> None:
+        self._layout.scatter(self._runtime.weights, self._parameters)
 
     def _start_batch(self) -> None:
         self._context = self._runtime.peer.context()
@@ -301,11 +467,25 @@ class Swarm:
     # -- not training ----------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish local steps that were not yet (`every` > 1, or no room before)."""
+        """Publish local steps that were not yet (`every` > 1, or no room before), and what encoding
+        has left out so far: exactly, so that the weights are then the parameters."""
         self._runtime.check()
-        if self._unpublished and self._runtime.peer.synced:
-            self._publish()
+        if self._source is not None and not self._source.may_publish():
+            return
+        if (self._unpublished or self._residual) and self._runtime.peer.synced:
+            with self._undisturbed():
+                self._publish(exact=self._encoder is not None)
             self._runtime.flush(at_once=True)
+
+    def discard(self) -> None:
+        """Take local steps back that were not published: weights are what the clock says again."""
+        with self._undisturbed():
+            self._scatter()
+            self._unpublished = 0
+            self._residual = False
+            if self._source is not None:
+                self._source.dropped()
+            self._start_batch()
 
     def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
         """Fold in what comes, from this thread, until something is true; False: it took too long.
@@ -317,11 +497,14 @@ class Swarm:
         deadline = time.monotonic() + timeout_s
         while True:
             runtime.check()
-            self._fold()
-            runtime.flush(at_once=True)
+            with self._undisturbed():
+                self._fold()
+                runtime.flush(at_once=True)
+                self._keep()
+            self._resumed = time.monotonic()
             if until():
                 return True
-            left = deadline - time.monotonic()
+            left = deadline - self._resumed
             if left <= 0:
                 return False
             with runtime.news:
@@ -352,6 +535,9 @@ class Swarm:
         runtime.settled = True
         runtime.tell()
         self.follow(lambda: self._others_are("settled"), max(0.0, deadline - time.monotonic()))
+        if runtime.keeper is not None:
+            runtime.keeper.soon()
+            self._keep()
         return even
 
     def _others_are(self, what: str) -> bool:
@@ -372,25 +558,64 @@ class Swarm:
     def _enter(self, timeout_s: float) -> None:
         runtime = self._runtime
         began = time.monotonic()
+        if runtime.resumed is not None:
+            self._go_on(runtime.resumed)
         if not self.follow(lambda: runtime.peer.synced, timeout_s):
             raise PeerUnavailable(
                 f"{', '.join(runtime.settings.peers)}: no snapshot in {timeout_s:g} s"
             )
+        if runtime.resumed is not None:
+            self.follow(self._is_level, min(timeout_s, LEVEL_S))
         runtime.tally.wait_s += time.monotonic() - began
         self._start_batch()
+        self._keep()
         atexit.register(self.leave)
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        ):
-            self._restore_sigterm = signal.signal(signal.SIGTERM, self._on_sigterm)
+        if threading.current_thread() is threading.main_thread():
+            defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+            for number, default in defaults.items():
+                if signal.getsignal(number) is default:
+                    self._signals[number] = signal.signal(number, self._on_signal)
 
-    def _on_sigterm(self, *_: Any) -> None:
-        """As an exception, so that `with` blocks end in order; but never in the middle of a fold,
-        which would leave weights and clock apart."""
-        self._told_to_end = True
+    def _go_on(self, checkpoint: Checkpoint) -> None:
+        """From where an earlier life was when the checkpoint was made."""
+        assert self._instant is not None
+        runtime = self._runtime
+        self._instant.put_back(checkpoint, runtime.weights)
+        self._steps = checkpoint.step
+        with runtime.lock:
+            runtime.tally.go_on(checkpoint.samples)
+        log.info(
+            "%s goes on from its checkpoint: step %d, %s",
+            self.name,
+            checkpoint.step,
+            checkpoint.clock,
+        )
+
+    def _is_level(self) -> bool:
+        """Whether I have nearly all that one of the others has: a step on old weights would be as
+        old as they are."""
+        runtime = self._runtime
+        with runtime.lock:
+            peer = runtime.peer
+            if not runtime.company or not isinstance(peer, Peer):
+                return True
+            for name in peer.knowledge.names():
+                theirs = peer.knowledge.of(name)
+                if theirs is not None and theirs.generation == peer.clock.generation:
+                    lacking = theirs.missing(peer.clock)
+                    if sum(span.last - span.first + 1 for span in lacking) <= LEVEL_UPDATES:
+                        return True
+            return False
+
+    def _on_signal(self, number: int, *_: Any) -> None:
+        """As an exception, so that `with` blocks end in order, as soon as it does no harm."""
+        self._told_to_end = number
         if not self._folding:
-            raise SystemExit(128 + signal.SIGTERM)
+            raise self._end()
+
+    def _end(self) -> BaseException:
+        number, self._told_to_end = self._told_to_end, 0
+        return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
     def leave(self, timeout_s: float = 5.0) -> None:
         """Publish the rest, say that I leave, and stay until all have what is only here.
@@ -402,17 +627,30 @@ class Swarm:
         self._left = True
         self._hook.remove()
         atexit.unregister(self.leave)
-        main = threading.current_thread() is threading.main_thread()
-        if self._restore_sigterm is not None and main:
-            signal.signal(signal.SIGTERM, self._restore_sigterm)
+        if threading.current_thread() is threading.main_thread():
+            for number, way in self._signals.items():
+                signal.signal(number, way)
         runtime = self._runtime
         try:
-            if timeout_s > 0 and runtime.peer.synced:
+            if timeout_s > 0 and self._is_whole():
                 self.publish()
                 runtime.leave()
                 self.follow(self._may_go, timeout_s)
         finally:
             runtime.stop()
+            self._keep_last()
+            self._layout.let_go(self._parameters)
+
+    def _keep_last(self) -> None:
+        """What it came to."""
+        keeper = self._runtime.keeper
+        if keeper is None:
+            return
+        try:
+            if self._is_whole():
+                keeper.last(self._now)
+        finally:
+            keeper.close()
 
     def _may_go(self) -> bool:
         with self._runtime.lock:
@@ -431,6 +669,17 @@ class Swarm:
 
     def __repr__(self) -> str:
         return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"
+
+
+def _encoder(choice: Choice, layout: Layout) -> Encoder | None:
+    if choice.plain:
+        return None
+    if layout.narrow:
+        raise ConfigError(
+            f"codec {choice.name!r}: some parameters have 16 bits, too few to keep what encoding"
+            " leaves out; use codec 'fp32': numbers as they are"
+        )
+    return Encoder(choice, layout.size, layout.dtype)
 
 
 def _grpc(

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
+from murmurate.core.averaging import Share
 from murmurate.core.effect import Applied, Drop
+from murmurate.core.message import Push, Snapshot
 from murmurate.core.staleness import Summary
+from murmurate.io.bulk import bytes_by_codec
 from murmurate.io.progress import Progress, Staleness
 
 DROPS_THAT_ARE_REFUSALS = frozenset(("retired",))
 """Of the drops only these are updates that will not be in these weights; others come again."""
+STEP_BOUNDS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+)
+"""Upper bounds of the histogram of steps; what takes longer is counted beyond."""
+NAMES_MAX, OTHER = 32, "other"
+"""So many peers are counted by name, those that came first; the rest together."""
 
 
 class Tally:
@@ -24,9 +35,26 @@ class Tally:
         self.rejected: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.staleness = Summary()
+        self.sent_by_codec: Counter[str] = Counter()
+        """Bytes of tensors given to the links."""
+        self.sent_to: dict[str, int] = {}
+        """The same bytes by receiver."""
+        self.applied_of: dict[str, int] = {}
+        self.staleness_of: dict[str, int] = {}
+        """By origin: how many were applied, and their staleness together."""
+        self.steps = [0] * (len(STEP_BOUNDS_S) + 1)
+        """Local steps by how long they took; see `STEP_BOUNDS_S`."""
+        self.steps_s = 0.0
         self.samples = 0
+        self._samples_before = 0
+        """Of an earlier life, taken over."""
+        self.checkpoint_failures = 0
         self.loss = math.nan
         self.accuracy = math.nan
+        self.accuracy_of: tuple[float, ...] = ()
+        """By class."""
+        self.flops_per_sample = math.nan
+        """Of the model, forward."""
         self.wait_s = 0.0
         self.began: float | None = None
         """When the first batch was started."""
@@ -36,8 +64,12 @@ class Tally:
 
     def apply(self, effect: Applied) -> None:
         self.applied += len(effect.dots)
-        for staleness in effect.staleness:
+        count, total = self.applied_of, self.staleness_of
+        for dot, staleness in zip(effect.dots, effect.staleness, strict=True):
             self.staleness.add(staleness)
+            origin = _few(count, dot.origin)
+            count[origin] = count.get(origin, 0) + 1
+            total[origin] = total.get(origin, 0) + staleness
 
     def drop(self, effect: Drop) -> None:
         if effect.reason == "duplicate":
@@ -52,10 +84,32 @@ class Tally:
         self.published += 1
         self._compute_s += compute_s
 
+    def step(self, seconds: float) -> None:
+        """A local step; it took so long, from the end of the one before."""
+        self.steps[bisect_left(STEP_BOUNDS_S, seconds)] += 1
+        self.steps_s += seconds
+
+    def send(self, to: str, message: Push | Snapshot | Share) -> None:
+        """A message with a tensor was given to a link."""
+        to = _few(self.sent_to, to)
+        for codec, nbytes in bytes_by_codec(message):
+            self.sent_by_codec[codec] += nbytes
+            self.sent_to[to] = self.sent_to.get(to, 0) + nbytes
+
+    @property
+    def computed_s(self) -> float:
+        """Of all updates together."""
+        return self._compute_s
+
     @property
     def compute_s(self) -> float:
         """Mean time from the start of an update's batch to the update."""
         return self._compute_s / self.published if self.published else 0.0
+
+    def go_on(self, samples: int) -> None:
+        """An earlier life had trained on so many."""
+        self._samples_before = samples
+        self.samples += samples
 
     def training_s(self, now: float) -> float:
         if self.began is None:
@@ -81,7 +135,9 @@ class Tally:
             epoch=epoch,
             version=self._version,
             samples=self.samples,
-            samples_per_s=self.samples / training_s if training_s > 0 else 0.0,
+            samples_per_s=(self.samples - self._samples_before) / max(training_s, 1e-9)
+            if training_s > 0
+            else 0.0,
             step_s=self.compute_s,
             loss=self.loss,
             accuracy=self.accuracy,
@@ -102,7 +158,12 @@ class Tally:
             last=last,
             done=done,
             settled=settled,
+            bytes_by_codec=sorted_counts(self.sent_by_codec.items()),
         )
+
+
+def _few(counts: dict[str, int], name: str) -> str:
+    return name if name in counts or len(counts) < NAMES_MAX else OTHER
 
 
 def sorted_counts(items: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:

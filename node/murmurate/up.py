@@ -25,6 +25,7 @@ from typing import IO, Any, NamedTuple
 from murmurate import report
 from murmurate.config import Config, child_environment
 from murmurate.errors import ConfigError
+from murmurate.io.codec_choice import parse_codec
 from murmurate.view import Scene, View
 
 STOP_S = 15.0
@@ -48,6 +49,9 @@ STARTING, READY, WAITING, TRAINING, DONE, KILLED, DIED, STOPPED = (
     "died",
     "stopped",
 )
+GENERATOR = "generator"
+ALONE_S = 5.0
+"""A generator without any peer left is stopped after this."""
 ENDED = (DONE, KILLED, DIED, STOPPED)
 
 
@@ -69,6 +73,9 @@ class Plan:
     config: Config = field(default_factory=Config)
     kills: tuple[Kill, ...] = ()
     slow_s: Mapping[str, float] = field(default_factory=dict)
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    generator: bool = False
+    """One more process deals the batches; the budget is its own."""
 
     @property
     def names(self) -> list[str]:
@@ -91,21 +98,47 @@ def parse_slow(text: str, names: Sequence[str]) -> tuple[str, float]:
     return _known("--slow", match[1], names), float(match[2])
 
 
+def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[str, str]:
+    """`int8`, of all nodes, or `node-2=int8`, of one; the codec of each."""
+    everyone: str | None = None
+    codecs: dict[str, str] = {}
+    for text in texts:
+        name, equals, codec = text.rpartition("=")
+        if not parse_codec(codec).plain and rule == "average":
+            raise ConfigError(f"--codec {text!r}: with rule average everything is sent as it is")
+        if equals:
+            codecs[_known("--codec", name, names)] = codec
+        elif everyone is None:
+            everyone = codec
+        else:
+            raise ConfigError(f"--codec {text!r}: {everyone} was for all nodes already")
+    return {name: everyone for name in names if everyone is not None} | codecs
+
+
 def _known(option: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise ConfigError(f"{option} {name!r}: one of {', '.join(names)}")
     return name
 
 
-def plan(nodes: int, config: Config, *, kill: Sequence[str] = (), slow: Sequence[str] = ()) -> Plan:
+def plan(
+    nodes: int,
+    config: Config,
+    *,
+    kill: Sequence[str] = (),
+    slow: Sequence[str] = (),
+    codec: Sequence[str] = (),
+    generator: bool = False,
+) -> Plan:
     """All of it checked; ConfigError with a line for each mistake."""
     problems: list[str] = []
     names = Plan(nodes=nodes).names
     kills: list[Kill] = []
     slow_s: dict[str, float] = {}
+    codecs: dict[str, str] = {}
     for text in kill:
         try:
-            kills.append(parse_kill(text, names))
+            kills.append(parse_kill(text, [*names, GENERATOR] if generator else names))
         except ConfigError as error:
             problems.append(str(error))
     for text in slow:
@@ -115,16 +148,29 @@ def plan(nodes: int, config: Config, *, kill: Sequence[str] = (), slow: Sequence
             problems.append(str(error))
         else:
             slow_s[name] = seconds
+    try:
+        codecs = parse_codecs(codec, names, config.train.rule)
+    except ConfigError as error:
+        problems.append(str(error))
     if len({each.name for each in kills}) < len(kills):
         problems.append("--kill: each node at most once")
+    if generator and config.train.rule == "average":
+        problems.append("--generator: only with --rule sum")
     if problems:
         raise ConfigError("\n".join(problems))
-    return Plan(nodes=nodes, config=config, kills=tuple(kills), slow_s=slow_s)
+    return Plan(
+        nodes=nodes,
+        config=config,
+        kills=tuple(kills),
+        slow_s=slow_s,
+        codecs=codecs,
+        generator=generator,
+    )
 
 
 def command(plan: Plan, number: int, folder: Path) -> list[str]:
     """How node `number` is started."""
-    node, train = plan.config.node, plan.config.train
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
     name = plan.names[number]
     threads = node.threads or max(1, cores() // plan.nodes)
     given: dict[str, object] = {
@@ -144,11 +190,48 @@ def command(plan: Plan, number: int, folder: Path) -> list[str]:
         "--rule": train.rule,
         "--mode": train.mode,
         "--topology": train.topology,
+        "--codec": plan.codecs.get(name, train.codec),
         "--slow-s": plan.slow_s.get(name, train.slow_s),
-        "--samples": train.samples,
-        "--seconds": train.seconds,
+        "--generator": "-" if plan.generator else None,
+        "--samples": None if plan.generator else train.samples,
+        "--seconds": None if plan.generator else train.seconds,
+        "--checkpoint": kept.dir and Path(kept.dir) / name,
+        "--checkpoint-every-s": kept.every_s,
+        "--metrics": metrics_listen(plan.config.metrics.listen, number),
         "--weights": folder / f"{name}.npy",
     }
+    return _node(given)
+
+
+def metrics_listen(listen: str | None, number: int) -> str | None:
+    """One port after the other; 0: a free one for each."""
+    if listen is None:
+        return None
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{int(port) + number if int(port) else 0}"
+
+
+def generator_command(plan: Plan) -> list[str]:
+    """How the one that deals the batches is started."""
+    node, train = plan.config.node, plan.config.train
+    return _node(
+        {
+            "--role": "generator",
+            "--name": GENERATOR,
+            "--run": node.run,
+            "--listen": "127.0.0.1:0",
+            "--peers": "-",
+            "--seed": node.seed,
+            "--workload": train.workload,
+            "--data": train.data,
+            "--batch-size": train.batch_size,
+            "--samples": train.samples,
+            "--seconds": train.seconds,
+        }
+    )
+
+
+def _node(given: Mapping[str, object]) -> list[str]:
     words = [f"{option}={value}" for option, value in given.items() if value is not None]
     return [sys.executable, "-m", "murmurate.cli", "node", "--events", *words]
 
@@ -167,6 +250,7 @@ class Child:
         self.name = name
         self.state = STARTING
         self.address = ""
+        self.metrics: str | None = None
         self.budget = 0
         """Of the whole swarm, as its workload would have it."""
         self.row: report.Json = report.empty_row(name)
@@ -201,6 +285,7 @@ class Child:
             case "listening":
                 self.state = WAITING
                 self.address = str(event["address"])
+                self.metrics = event.get("metrics")
             case "progress" | "done" as kind:
                 self.row = dict(event["node"])
                 at, row = float(event["at"]), self.row
@@ -249,10 +334,22 @@ class _Up:
         self.ended: float | None = None
         self.stop_at: float | None = None
         self.budget = plan.config.train.samples
+        self.generator: Child | None = None
+        self.alone_at: float | None = None
+
+    @property
+    def peers(self) -> list[Child]:
+        return [child for child in self.children if child is not self.generator]
 
     def start(self) -> None:
-        for number, name in enumerate(self.plan.names):
-            child = Child(name, command(self.plan, number, self.folder))
+        started = [
+            Child(name, command(self.plan, number, self.folder))
+            for number, name in enumerate(self.plan.names)
+        ]
+        if self.plan.generator:
+            self.generator = Child(GENERATOR, generator_command(self.plan))
+            started.append(self.generator)
+        for child in started:
             self.children.append(child)
             for pipe, hear in (
                 (child.process.stdout, self._event),
@@ -291,7 +388,7 @@ class _Up:
             self._complaint(child, line)  # a workload that prints
             return
         child.hear(event)
-        if child.state == DONE:
+        if child.state == DONE and child is not self.generator:
             self.ended = time.monotonic()
             self.first_ended = self.first_ended or self.ended
 
@@ -326,6 +423,8 @@ class _Up:
             if now > self.stop_at:
                 self.kill_all()
             return
+        if self.generator is not None:
+            self._mind_generator(self.generator, alive, now)
         if self.went is None:
             self._gather(alive, now)
             return
@@ -344,12 +443,21 @@ class _Up:
             self.view.say(f"{', '.join(child.name for child in alive)} did not end; stopped")
             self.stop()
 
+    def _mind_generator(self, generator: Child, alive: Sequence[Child], now: float) -> None:
+        if generator.code is not None and generator.state != DONE and self.stop_at is None:
+            self.view.say("the generator is gone: there is nothing more to train on; stopped")
+            self.stop()
+        elif list(alive) == [generator]:
+            self.alone_at = self.alone_at or now
+            if now > self.alone_at + ALONE_S:
+                self.stop()
+
     def _gather(self, alive: Sequence[Child], now: float) -> None:
         """All load at once; the first one founds, the others join it, then all go together."""
         if any(child.state == STARTING for child in alive):
             return
         if self.founder is None or (self.founder.code is not None and not self.founder.address):
-            self.founder = alive[0] if alive else None
+            self.founder = next((child for child in alive if child is not self.generator), None)
             if self.founder is not None:
                 self.founder.tell("")
             return
@@ -362,6 +470,8 @@ class _Up:
                     child.tell(self.founder.address)
         if all(child.state == WAITING for child in alive) or now > self.listening_at + JOIN_S:
             self.went = time.monotonic()
+            if pages := [f"http://{child.metrics}/" for child in alive if child.metrics]:
+                self.view.say(f"figures and a page of each node: {' '.join(pages)}")
             if self.plan.config.train.seconds is None:
                 self.budget = self.budget or max((child.budget for child in alive), default=0)
             for child in alive:
@@ -370,7 +480,10 @@ class _Up:
 
     def _go(self, child: Child) -> None:
         child.state = TRAINING
-        child.tell(f"go {self.budget or ''}")
+        if self.generator is None or child is self.generator:
+            child.tell(f"go {self.budget or ''}")
+        else:
+            child.tell(f"go {self.generator.address}")
 
     def stop(self) -> None:
         """Ask all to leave; whoever does not is killed later."""
@@ -422,10 +535,10 @@ class _Up:
     def report(self) -> report.Json:
         node, train = self.plan.config.node, self.plan.config.train
         went = self.went if self.went is not None else time.monotonic()
-        done = [child for child in self.children if child.state == DONE]
+        done = [child for child in self.peers if child.state == DONE]
         predicted = None
         if train.rule == "sum":
-            histories = {child.name: child.history for child in self.children}
+            histories = {child.name: child.history for child in self.peers}
             predicted = report.predicted_staleness(histories, train.every)
         return report.assemble(
             {
@@ -472,7 +585,7 @@ class _Pipe:
 def _why(code: int) -> str:
     if code < 0:
         return signal.Signals(-code).name
-    known = {0: "it left before the end", 2: "configuration", 4: "network"}
+    known = {0: "it left before the end", 2: "configuration", 3: "checkpoint", 4: "network"}
     return known.get(code, f"exit code {code}")
 
 
@@ -505,10 +618,10 @@ def run(plan: Plan) -> int:
                 Path(plan.config.report.path).write_text(text, encoding="utf-8")
         if interrupted:
             return 130
-        if any(child.state == DONE for child in swarm.children):
+        if any(child.state == DONE for child in swarm.peers):
             return 0
         codes = {child.code for child in swarm.children}
-        return 2 if codes == {2} else 4
+        return next((code for code in (2, 3) if codes == {code}), 4)
 
 
 def _clear(swarm: _Up) -> None:

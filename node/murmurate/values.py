@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from murmurate.core.clock import Limits, name_problem
 from murmurate.errors import ConfigError
+from murmurate.io.codec_choice import CODECS, EXPECTED, parse_codec
 
 STDIN = "-"
 """In place of peers: one line with them comes on standard input (`murmurate up` does this)."""
@@ -64,6 +65,7 @@ def _from_list(text: str) -> object:
 TEXT = Kind("text", "NAME", str)
 ADDRESS = Kind("text", "HOST:PORT", str)
 FILE = Kind("text", "FILE", str)
+FOLDER = Kind("text", "DIR", str)
 WHOLE = Kind("whole number", "N", int)
 NUMBER = Kind("number", "X", float)
 FLAG = Kind("true or false", "true|false", _from_flag)
@@ -165,6 +167,11 @@ def is_peers(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def is_generator(value: object) -> str:
+    """Where one is; `-`: the launcher says it together with go."""
+    return STDIN if value == STDIN else is_advertise(value, port_min=1)
+
+
 def is_shard(value: object) -> Shard:
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
     if match is None or not int(match[1]) < int(match[2]):
@@ -205,9 +212,24 @@ def is_split(value: object) -> str:
     return str(value)
 
 
+def is_codec(value: object) -> str:
+    try:
+        parse_codec(is_text(value))
+    except ConfigError:
+        raise Wrong(f"expected {EXPECTED}{nearest(str(value), CODECS)}") from None
+    return str(value)
+
+
 def is_existing(value: object) -> str:
     if not Path(is_text(value)).exists():
         raise Wrong("expected a file or folder that exists")
+    return str(value)
+
+
+def is_folder(value: object) -> str:
+    path = Path(is_text(value))
+    if path.exists() and not path.is_dir():
+        raise Wrong("expected a folder, there or to be made")
     return str(value)
 
 

@@ -23,6 +23,8 @@ SHORT = Limits(
     backoff_max_s=0.05,
     refused_s=0.01,
     stall_s=0.4,
+    pause_s=0.4,
+    stall_max_s=1.0,
     dial_s=2.0,
     quarantine_min_s=30.0,
 )
@@ -81,7 +83,9 @@ class Memo:
         self.lost_there: list[tuple[str, Any]] = []
         self.refusals: list[tuple[str, MurmurateError]] = []
         self.rejections: list[tuple[str, str, str]] = []
+        self.bugs: list[BaseException] = []
         self.pieces = 0
+        self.broken: list[tuple[str, wire.BulkHead, bool]] = []
 
     def greeting(self) -> dict[str, Any]:
         return {
@@ -115,8 +119,11 @@ class Memo:
     def wants(self, sender: str, head: wire.BulkHead) -> bool:
         return not self.unwanted
 
-    def heard(self, sender: str) -> None:
+    def heard(self, sender: str, head: wire.BulkHead) -> None:
         self.pieces += 1
+
+    def broke(self, sender: str, head: wire.BulkHead, again: bool) -> None:
+        self.broken.append((sender, head, again))
 
     def received(self, sender: str, message: Any, done: Callable[[], None]) -> None:
         if self.bad(message):
@@ -138,6 +145,9 @@ class Memo:
 
     def rejected(self, reason: str, sender: str, detail: str) -> None:
         self.rejections.append((reason, sender, detail))
+
+    def fault(self, bug: BaseException) -> None:
+        self.bugs.append(bug)
 
     def has(self, count: int) -> bool:
         """Whether so many messages have come."""
@@ -182,3 +192,4 @@ async def pair(make: Make, scenario: Scenario, size: int = SMALL, limits: Limits
     finally:
         await a.stop()
         await b.stop()
+        assert a.ears.bugs == b.ears.bugs == []

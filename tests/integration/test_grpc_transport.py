@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
@@ -19,9 +20,10 @@ import grpc.aio
 import pytest
 import torch
 from tests.integration.ears import LARGE, SHORT, Memo, Node, ping, push, run, until
+from tests.integration.line import Line
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.message import Stamp
+from murmurate.core.message import Generation, Snapshot, Stamp
 from murmurate.errors import ConfigError, PeerTimeout, PeerUnavailable, SchemaMismatch
 from murmurate.io import wire
 from murmurate.io.grpc_terms import Outcome
@@ -439,6 +441,50 @@ def test_a_peer_that_never_welcomes() -> None:
     run(scenario())
 
 
+# -- mistakes of our own -------------------------------------------------------------------------
+
+
+def test_a_bug_on_my_link_is_told_and_what_it_carried_is_lost() -> None:
+    async def scenario() -> None:
+        async with node("a") as a, node("b") as b:
+            a.meet(b)
+            a.transport.post("b", ping(1))
+            await until(lambda: b.ears.got)
+            (speaking,) = a.transport._speaking  # type: ignore[attr-defined]
+            bug = ZeroDivisionError("a bug")
+
+            def next_frame() -> bytes:
+                raise bug
+
+            speaking.link.next_frame = next_frame
+            a.transport.carry("b", push(1))
+            await until(lambda: a.ears.lost_there)
+            assert a.ears.bugs == [bug]
+
+    run(scenario())
+
+
+def test_a_bug_that_a_sender_found_costs_only_that_sender(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with node() as b:
+            received = b.ears.received
+
+            def stumble(sender: str, message: Any, done: Callable[[], None]) -> None:
+                if sender == "x":
+                    raise ZeroDivisionError("a bug")
+                received(sender, message, done)
+
+            b.ears.received = stumble  # type: ignore[method-assign]
+            note = wire.encode_frame(notes=[wire.encode_note(ping(1))])
+            code, _ = await told(b.transport.address, hello("x"), note)
+            assert code is Code.INTERNAL
+            assert [reason for reason, _, _ in b.ears.rejections] == ["bug"]
+            await served(b)
+
+    run(scenario())
+    assert ["ZeroDivisionError" in str(each.exc_info) for each in caplog.records] == [True]
+
+
 # -- addresses where no peer lives ---------------------------------------------------------------
 
 
@@ -545,57 +591,112 @@ def test_an_address_of_another_machine_and_all_interfaces() -> None:
 # -- cut lines -----------------------------------------------------------------------------------
 
 
-class Line:
-    """A TCP line to somewhere that can be cut after so many bytes."""
+def test_a_slow_line_that_moves_is_not_given_up() -> None:
+    """A piece of 1 MiB takes 2 s here, and is not feared before smaller ones have been seen."""
+    size = 600_000
 
-    def __init__(self, address: str) -> None:
-        self._target = address
-        self.bytes_left: float = float("inf")
-        self.forwarded = 0
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Line:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        self.address = f"{host}:{port}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        self.cut()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target.rpartition(":")
-        there_reader, there_writer = await asyncio.open_connection(host, int(port))
-        self._writers |= {writer, there_writer}
-        for source, sink, counted in (
-            (reader, there_writer, True),
-            (there_reader, writer, False),
+    async def scenario() -> None:
+        limits = replace(SHORT, stall_s=1.0, pause_s=0.3, stall_max_s=5.0)
+        async with (
+            node("a", size, limits) as a,
+            node("b", size, limits) as b,
+            Line(b.transport.address, bytes_per_s=512 << 10) as line,
         ):
-            task = asyncio.create_task(self._forward(source, sink, counted))
-            self._tasks.add(task)
+            a.transport.meet("b", line.address)
+            a.transport.carry("b", push(1, size))
+            await until(lambda: a.ears.landed_there or a.ears.lost_there)
+            assert a.ears.lost_there == []
+            assert b.ears.rejections == []
+            assert len(b.ears.hellos) == 1
 
-    async def _forward(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, counted: bool
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(1 << 16):
-                if counted:
-                    self.forwarded += len(data)
-                    self.bytes_left -= len(data)
-                    if self.bytes_left < 0:
-                        self.cut()
-                        return
-                sink.write(data)
-                await sink.drain()
+    run(scenario())
+
+
+@pytest.mark.parametrize("pause_s", [0.3, 1.0])
+def test_on_a_fast_line_silence_is_noticed_soon(pause_s: float) -> None:
+    """What takes milliseconds may take a pause more, not the ten seconds for the unknown."""
+
+    async def scenario() -> None:
+        limits = replace(SHORT, stall_s=10.0, pause_s=pause_s)
+        async with (
+            node("a", LARGE, limits) as a,
+            node("b", LARGE, limits) as b,
+            Line(b.transport.address) as line,
+        ):
+            a.transport.meet("b", line.address)
+            line.silent, line.bytes_left = True, 0.5 * LARGE_BYTES
+            a.transport.carry("b", push(1, LARGE))
+            await until(lambda: line.bytes_left < 0)
+            began = time.monotonic()
+            await until(lambda: a.ears.lost_there or b.ears.rejections)
+            assert pause_s - 0.2 <= time.monotonic() - began < pause_s + 2.0
+
+    run(scenario())
+
+
+def test_who_stood_still_itself_does_not_blame_the_others() -> None:
+    async def scenario() -> None:
+        async with node("a", LARGE) as a, node("b", LARGE) as b:
+            a.meet(b)
+
+            def stand_still(*_: object) -> None:
+                b.ears.pieces += 1
+                if b.ears.pieces in (3, 6, 9):
+                    time.sleep(1.5 * SHORT.pause_s + 0.1)
+
+            b.ears.heard = stand_still  # type: ignore[assignment, method-assign]
+            a.transport.carry("b", push(1, LARGE))
+            await until(lambda: a.ears.landed_there or a.ears.lost_there)
+            assert a.ears.lost_there == []
+            assert b.ears.rejections == []
+
+    run(scenario())
+
+
+def test_a_snapshot_goes_on_where_the_line_was_cut_and_is_checked_as_a_whole() -> None:
+    async def scenario() -> None:
+        async with node("a", LARGE) as a, node("b", LARGE) as b, Line(b.transport.address) as line:
+            a.transport.meet("b", line.address)
+            weights = torch.arange(LARGE, dtype=torch.float32)
+            sent = Snapshot(weights, Clock(), (Generation(0, ("a",)),))
+            line.bytes_left = 0.75 * LARGE_BYTES
+            a.transport.carry("b", sent)
+            await until(lambda: a.ears.lost_there and b.ears.broken)
+            assert [(sender, again) for sender, _, again in b.ears.broken] == [("a", True)]
+            line.forwarded, line.bytes_left = 0, float("inf")
+            await until(lambda: a.transport.free("b"))
+            a.transport.carry("b", sent)
+            await until(lambda: a.ears.landed_there)
+            assert torch.equal(b.ears.messages[0].weights, weights)
+            assert line.forwarded < 0.5 * LARGE_BYTES
+            assert b.ears.rejections == []
+
+    run(scenario())
+
+
+def test_what_was_damaged_on_the_way_is_told() -> None:
+    """One flipped bit of a snapshot: the status says so, and no memory stays in use."""
+    weights = bytearray(LARGE_BYTES)
+    head = wire.SnapshotHead(
+        Clock(), (Generation(0, ("x",)),), (), "f4", wire.checksum(torch.zeros(LARGE))
+    )
+    weights[LARGE_BYTES // 3] ^= 4
+
+    async def scenario() -> None:
+        async with node(size=LARGE) as b, Stranger(b.transport.address) as s:
+            await s.say(hello(), piece(number=1, total=LARGE_BYTES, head=head, offer=True))
+            await s.hear()
+            assert (await s.hear()).grants == (wire.Grant(1, 0),)
+            for at in range(0, LARGE_BYTES, 1 << 20):
+                raw = bytes(weights[at : at + (1 << 20)])
+                await s.say(piece(raw, number=1, offset=at, total=LARGE_BYTES))
+            code, details = await s.end()
+            assert (code, "snapshot.checksum" in details) == (Code.DATA_LOSS, True)
+            assert b.ears.got == []
+            assert [reason for reason, _, _ in b.ears.rejections] == ["digest"]
+            await until(lambda: used(b) == 0)
+
+    run(scenario())
 
 
 def test_a_large_transfer_goes_on_where_the_line_was_cut() -> None:

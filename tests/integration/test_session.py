@@ -18,7 +18,8 @@ from tests.integration.flock import Node, flock, same_weights, sgd, small, train
 from torch import nn
 
 import murmurate
-from murmurate.core.effect import Rejoin
+from murmurate.core.effect import Deliver, Rejoin
+from murmurate.core.message import Decided
 from murmurate.errors import (
     ConfigError,
     LocalProtocolError,
@@ -217,6 +218,26 @@ def test_a_failure_in_the_background_is_raised_at_the_next_step() -> None:
         with pytest.raises(LocalProtocolError, match="the sky fell"):
             node.step()
         node.swarm._runtime._failure = None
+
+
+def test_a_bug_in_a_link_is_raised_at_the_next_step() -> None:
+    with flock(1) as (node,):
+        node.swarm._runtime.fault(ZeroDivisionError("a bug"))
+        with pytest.raises(ZeroDivisionError):
+            node.step()
+        node.swarm._runtime._failure = None
+
+
+def test_decisions_that_wait_are_bounded() -> None:
+    """They are small messages, which no window of a link holds back."""
+    with flock(1) as (node,):
+        runtime = node.swarm._runtime
+        with runtime.lock:
+            for _ in range(1000):
+                runtime._carry_out([Deliver("x", Decided(()))])
+        assert len(runtime._inbox) <= 64
+        node.step()
+        assert not runtime.waiting()
 
 
 def test_who_was_voted_out_joins_again_by_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import torch
 from tests.integration.ears import (
     LARGE,
     SHORT,
+    SMALL,
     Make,
     Memo,
     Node,
@@ -31,6 +33,7 @@ from murmurate.errors import (
     PeerUnavailable,
     SchemaMismatch,
 )
+from murmurate.io import wire
 from murmurate.io.grpc_transport import GrpcTransport
 from murmurate.io.memory_transport import Hub
 from murmurate.io.transport import WINDOW_BYTES, Limits, Transport
@@ -300,6 +303,49 @@ def test_a_payload_of_another_size_is_refused(make: Make) -> None:
         assert b.ears.got == []
 
     run(pair(make, scenario))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_snapshot_that_is_not_what_its_checksum_says(make: Make, size: int) -> None:
+    """It is not delivered, counts as a strike, and whoever waits for it is told."""
+
+    async def scenario(a: Node, b: Node) -> None:
+        weights = torch.arange(size, dtype=torch.float32)
+        good = Snapshot(weights, Clock(), (Generation(0, ("a", "b")),))
+        for strike in range(1, 4):
+            await until(lambda: a.transport.free("b"))
+            a.transport.carry("b", dataclasses.replace(good, checksum=strike))
+            await until(lambda strike=strike: len(a.ears.lost_there) == strike)  # type: ignore[misc]
+        assert b.ears.got == a.ears.landed_there == []
+        digests = [(reason, sender) for reason, sender, _ in b.ears.rejections]
+        assert digests[:3] == [("digest", "a")] * 3
+        assert [(sender, again) for sender, _, again in b.ears.broken] == [("a", False)] * 3
+        await until(lambda: a.transport.free("b"))
+        a.transport.carry("b", good)
+        await until(lambda: a.ears.refusals and "quarantine" in str(a.ears.refusals[-1][1]))
+        c = await Node(make(SHORT), Memo("c", size)).start()
+        c.meet(b)
+        c.transport.carry("b", good)
+        await until(lambda: c.ears.landed_there)
+        assert b.ears.messages[0].checksum == wire.checksum(weights)
+        await c.stop()
+
+    run(pair(make, scenario, size))
+
+
+def test_a_snapshot_of_another_size_is_refused_before_it_is_sent(make: Make) -> None:
+    async def scenario(a: Node, b: Node) -> None:
+        a.transport.carry("b", Snapshot(torch.ones(2 * LARGE), Clock(), (Generation(0, ("a",)),)))
+        await until(lambda: a.ears.refusals and a.ears.lost_there)
+        expected = f"bulk.total: {8 * LARGE} bytes, expected {4 * LARGE}"
+        assert expected in str(a.ears.refusals[0][1])
+        assert b.ears.got == []
+        assert b.ears.broken == []
+        if isinstance(b.transport, GrpcTransport):
+            assert b.transport.bytes_received < 10_000, "only the offer"
+            assert b.transport.depot.used_bytes == 0
+
+    run(pair(make, scenario, LARGE))
 
 
 def test_three_strikes(make: Make) -> None:

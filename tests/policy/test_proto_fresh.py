@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from murmurate.v1 import peer_pb2
+from murmurate.v1 import generator_pb2, peer_pb2
 
 ROOT = Path(__file__).parents[2]
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 SCALARS = {"double": 1, "uint64": 4, "fixed64": 6, "bool": 8, "string": 9, "bytes": 12}
-SCALARS |= {"uint32": 13, "sint64": 18}
+SCALARS |= {"fixed32": 7, "uint32": 13, "sint64": 18}
 ENUM, MESSAGE = 14, 11
 
 # (kind, name) of a block -> its lines: fields as (name, number, type, repeated, oneof)
@@ -122,11 +122,12 @@ def descriptor(module: Any) -> Any:
 
 
 def test_every_proto_file_is_looked_at() -> None:
-    assert [file.name for file in PROTOS] == ["peer.proto"]
+    assert [file.name for file in PROTOS] == ["generator.proto", "peer.proto"]
 
 
-def test_the_generated_code_is_fresh() -> None:
-    file = descriptor(peer_pb2)
+@pytest.mark.parametrize("module", [generator_pb2, peer_pb2])
+def test_the_generated_code_is_fresh(module: Any) -> None:
+    file = descriptor(module)
     assert written((ROOT / "proto" / file.name).read_text(encoding="utf-8")) == generated(file)
 
 

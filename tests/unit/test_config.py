@@ -92,6 +92,8 @@ def test_lists_and_flags_from_text() -> None:
         ('[train]\nsplit = "dirichlet(-1)"', "expected none, dataset, labels or dirichlet"),
         ('[train]\ntopology = "rng"', "expected one of full, ring"),
         ('[train]\nrule = "summ"', "expected one of sum, average; nearest: sum"),
+        ('[train]\ncodec = "bf61"', "topk or topk(PART), such as topk(0.01); nearest: bf16"),
+        ('[train]\ncodec = "int8"\nrule = "average"', "fp32 with rule average"),
         ('[train]\nmode = "hub"', "expected one of gossip"),
         ('[train]\nshard = "4/4"', 'expected "i/n"'),
         ("[train]\nshard = 1", 'expected "i/n"'),

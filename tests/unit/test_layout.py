@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -136,3 +139,100 @@ def test_a_difference_is_told_tensor_by_tensor() -> None:
     assert layout.difference([bias, weight]) == "has the same tensors in another order"
     many = [TensorSpec(f"t{i}", "float32", (1,)) for i in range(9)]
     assert layout.difference(many).endswith("and 8 more")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_local_steps_stay_on_top_of_weights_that_change(dtype: torch.dtype) -> None:
+    model = nn.Linear(3, 2).to(dtype)
+    layout, parameters = Layout.of(model)
+    weights = layout.gather(parameters)
+    with torch.no_grad():
+        model.weight += 0.5
+    ahead = layout.ahead(parameters, weights)
+    weights += 2.0
+    before = weights.clone()
+    ahead.put_back()
+    assert torch.equal(weights, before)
+    torch.testing.assert_close(
+        layout.gained(parameters, weights)[:6],
+        torch.full((6,), 0.5).to(layout.dtype),
+        rtol=0,
+        atol=0.02,
+    )
+    assert layout.gained(parameters, weights)[6:].abs().max() < 0.02
+
+
+def lined_up(model: nn.Module) -> tuple[Layout, list[nn.Parameter]]:
+    layout, parameters = Layout.of(model)
+    layout.line_up(parameters)
+    return layout, parameters
+
+
+def test_in_line_or_not_the_same_comes_out() -> None:
+    torch.manual_seed(0)
+    plain: Any = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model = copy.deepcopy(plain)
+    layout, parameters = lined_up(model)
+    assert layout._in_line(parameters) is not None
+    other, others = Layout.of(plain)
+    weights = other.gather(others)
+    assert torch.equal(layout.gather(parameters), weights)
+    for one in (model, plain):
+        with torch.no_grad():
+            one[1].weight += 1.0
+    gained = other.gained(others, weights)
+    assert torch.equal(layout.gained(parameters, weights), gained)
+    ahead, ahead_too = layout.ahead(parameters, weights), other.ahead(others, weights)
+    weights *= 3.0
+    ahead.put_back()
+    ahead_too.put_back()
+    assert torch.equal(layout.gather(parameters), other.gather(others))
+    layout.scatter(weights, parameters)
+    assert torch.equal(model[1].bias, weights[-2:])
+
+
+def test_training_goes_on_in_line_and_after_it() -> None:
+    torch.manual_seed(0)
+    plain, x = nn.Linear(4, 3), torch.randn(5, 4)
+    model = copy.deepcopy(plain)
+    optimizers = [torch.optim.Adam(each.parameters()) for each in (plain, model)]
+    layout, parameters = Layout.of(model)
+
+    def step() -> None:
+        for each, optimizer in zip((plain, model), optimizers, strict=True):
+            optimizer.zero_grad()
+            each(x).square().sum().backward()
+            optimizer.step()
+        assert torch.equal(plain.weight, model.weight)
+
+    step()
+    layout.line_up(parameters)
+    step()
+    layout.let_go(parameters)
+    assert model.weight.untyped_storage().nbytes() == 4 * model.weight.numel()
+    step()
+
+
+@pytest.mark.parametrize("what", ["dtype", "shared", "part"])
+def test_parameters_that_must_stay_where_they_are_stay(what: str) -> None:
+    model = nn.Linear(4, 3)
+    if what == "dtype":
+        model.bias = nn.Parameter(model.bias.detach().to(torch.bfloat16))
+    elif what == "shared":
+        model.share_memory()
+    else:
+        model.bias = nn.Parameter(torch.zeros(9)[:3])
+    places = [p.data_ptr() for p in model.parameters()]
+    layout, parameters = lined_up(model)
+    assert [p.data_ptr() for p in parameters] == places
+    assert layout._in_line(parameters) is None
+
+
+def test_one_that_was_moved_afterwards_is_seen() -> None:
+    model = nn.Linear(4, 3)
+    layout, parameters = lined_up(model)
+    weights = layout.gather(parameters)
+    model.weight.data = model.weight.data + 1.0
+    assert layout.gained(parameters, weights)[:12].sub(1.0).abs().max() < 1e-6
+    layout.scatter(weights, parameters)
+    assert torch.equal(model.weight.flatten(), weights[:12])

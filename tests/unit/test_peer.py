@@ -1218,3 +1218,65 @@ def test_who_takes_nothing_is_left_behind(leave_behind: bool) -> None:
     a.receive("c", Digest(1, Clock((A1,)), Clock((A1,))), NOW + 2)
     a.tick(NOW + 2.5)
     assert (len(a.log) == 0) == leave_behind
+
+
+# -- checkpoints that hold the log ---------------------------------------------------------------
+
+
+def test_a_log_half_full_lets_go_of_what_all_have_applied() -> None:
+    """Below that, durable is waited for: see above."""
+    a = peer("a", "ab", config=PeerConfig(prune_applied=True, log_bytes_max=3 * PUSH_BYTES))
+    a.checkpointed(Clock())
+    publish(a)
+    have = Clock((A1,))
+    a.receive("b", Digest(1, have, Clock()), NOW)
+    assert pruned(a, NOW) == []
+    publish(a)
+    assert pruned(a, NOW + 1.0) == [A1]
+    assert A2 in a.log
+
+
+def test_log_and_store_of_a_checkpoint_are_given_one_by_one_again() -> None:
+    """All of it is in the weights already: nothing is folded in twice."""
+    replica = Replica(torch.tensor(weights(A1, B1, X1)), Clock((A1, B1, X1)))
+    past = Past(log=(push(A1),), store=(push(B1), push(X1), push(X2)))
+    a = peer("a", epoch=2, replica=replica, past=past)
+    assert state(a) == (weights(A1, B1, X1), Clock((A1, B1, X1)))
+    wanted = Want((Range("a", 1, 1, 1), Range("b", 1, 1, 1), Range("x", 1, 1, 2)))
+    assert sent(a.receive("c", wanted, NOW)) == []
+    taken = [p.dots for _ in range(3) if (p := a.take("c", NOW)) is not None]
+    assert taken == [(A1,), (B1,), (X1,)], "what is not in the weights is not passed on"
+
+
+def test_a_summed_up_log_comes_back_as_it_was() -> None:
+    replica = Replica(torch.tensor(weights(A1, A2)), Clock((A1, A2)))
+    a = peer("a", epoch=2, replica=replica, past=Past(log=(push(A1, A2),)))
+    assert state(a) == (weights(A1, A2), Clock((A1, A2)))
+    late = peer("a", epoch=2, past=Past(log=(push(A1, A2),)))
+    assert state(late) == (weights(A1, A2), Clock((A1, A2))), "the checkpoint was older"
+
+
+def test_an_origin_known_to_have_restarted_without_it_is_not_asked() -> None:
+    """It would not answer; who has it in its weights gives a snapshot."""
+    c = peer("c")
+    spans = (Range("a", 1, 1, 1),)
+    tell(c, Rumour("a", 2, 0, ALIVE))
+    c.receive("a", Digest(2, Clock(), Clock()), NOW)
+    assert sent(c.receive("b", Lack(spans), NOW)) == [("b", SnapshotRequest())]
+
+
+def test_two_who_each_lack_what_the_other_has_only_in_its_weights_agree_again() -> None:
+    """Both crashed to old checkpoints; all had let go of what they lack. The larger set stays."""
+    config = PeerConfig(prune_applied=True, digest_interval_s=0.5)
+    b2 = Dot("b", 1, 2)
+    small = Replica(torch.tensor(weights(A1, B1)), Clock((A1, B1)))
+    large = Replica(torch.tensor(weights(A1, A2, b2)), Clock((A1, A2, b2)))
+    a = peer("a", "ab", epoch=2, replica=small, config=config)
+    b = peer("b", "ab", epoch=2, replica=large, config=config)
+    tell(a, Rumour("b", 2, 0, ALIVE))
+    tell(b, Rumour("a", 2, 0, ALIVE))
+    for at in (NOW, NOW + 3.0, NOW + 9.0):
+        to_a, to_b = b.snapshot(), a.snapshot()
+        a.fold("b", to_a, at)
+        b.fold("a", to_b, at)
+    assert state(a) == state(b) == (weights(A1, A2, b2), Clock((A1, A2, b2)))

@@ -105,9 +105,9 @@ def test_the_bound_is_met_to_the_byte() -> None:
     assert len(stored(push(A1), push(A2), bytes_max=2 * PUSH_BYTES - 1)) == 1
 
 
-def test_the_newest_is_kept_even_when_it_is_too_large() -> None:
+def test_one_larger_than_the_bound_is_not_kept() -> None:
     large = push(A2, elements=1000)
-    assert list(stored(push(A1), large, bytes_max=10)) == [large]
+    assert list(stored(push(A1), large, bytes_max=10)) == []
 
 
 def test_a_log_has_no_bound() -> None:

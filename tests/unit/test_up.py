@@ -22,7 +22,7 @@ from murmurate.core.staleness import Summary, gossip_expected_unequal
 from murmurate.errors import ConfigError
 from murmurate.io.progress import Progress, Staleness
 from murmurate.report import History, Sample
-from murmurate.up import Kill, Plan, command, cores, parse_kill, parse_slow, plan
+from murmurate.up import Kill, Plan, command, cores, parse_codecs, parse_kill, parse_slow, plan
 
 NAMES = ["node-0", "node-1", "node-2"]
 
@@ -45,6 +45,32 @@ def test_a_wrong_kill(text: str) -> None:
 def test_slow() -> None:
     assert parse_slow("node-2=0.09", NAMES) == ("node-2", 0.09)
     assert parse_slow("node-2=.5", NAMES) == ("node-2", 0.5)
+
+
+def test_codecs() -> None:
+    assert parse_codecs([], NAMES, "sum") == {}
+    assert parse_codecs(["int8"], NAMES, "sum") == dict.fromkeys(NAMES, "int8")
+    mixed = parse_codecs([f"{NAMES[1]}=topk(0.05)", "bf16"], NAMES, "sum")
+    assert mixed == dict.fromkeys(NAMES, "bf16") | {NAMES[1]: "topk(0.05)"}
+    made = plan(2, load(), codec=["bf16", "node-1=topk"])
+    for number, codec in enumerate(("bf16", "topk")):
+        assert f"--codec={codec}" in command(made, number, Path("."))
+    assert "--codec=fp32" in command(plan(1, load()), 0, Path("."))
+
+
+@pytest.mark.parametrize(
+    ("texts", "rule"),
+    [
+        (["zip"], "sum"),
+        (["nobody=int8"], "sum"),
+        (["int8", "bf16"], "sum"),
+        (["node-1="], "sum"),
+        (["int8"], "average"),
+    ],
+)
+def test_a_wrong_codec(texts: list[str], rule: str) -> None:
+    with pytest.raises(ConfigError, match="codec"):
+        parse_codecs(texts, NAMES, rule)
 
 
 @pytest.mark.parametrize("text", ["node-1", "node-1=", "node-1=x", "node-1=-1", "node-1=nan", "=1"])

@@ -83,6 +83,13 @@ PROGRESS = Progress(
     last=10,
     done=True,
     settled=True,
+    at=1.75e9,
+    delay_s=-0.5,
+    staleness_now=3.5,
+    staleness_predicted=3.0,
+    lag=4,
+    sketch=bytes(range(256)),
+    sketch_at=350_000_000,
 )
 NOTES: list[wire.Note] = [
     Digest(3, holed(), Clock(), ask=True),

@@ -73,4 +73,4 @@ class Baseline:
             if context is None:
                 return None
             stamps.append(Stamp(stamp.dot, context))
-        return Push(tuple(stamps), push.payload)
+        return push.stamped(tuple(stamps))

@@ -6,10 +6,12 @@ receive before, so that all honest peers refuse the same updates and their sets 
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from murmurate.core.clock import Clock, Key, Limits, name_problem
-from murmurate.core.message import Push
+from murmurate.core.message import Part, Push
 from murmurate.core.runs import SEQ_MAX
 from murmurate.errors import RemoteProtocolError
 
@@ -21,8 +23,10 @@ HEARD_MAX = 16384
 """Epochs of which the last claim is remembered; the oldest is forgotten, and believed again."""
 
 
-def payload_problem(payload: torch.Tensor, weights: torch.Tensor) -> str:
+def payload_problem(payload: torch.Tensor | tuple[Part, ...], weights: torch.Tensor) -> str:
     """Why a payload cannot be added to these weights; empty: it can."""
+    if not isinstance(payload, torch.Tensor):
+        return _parts_problem(payload, weights)
     if payload.shape != weights.shape:
         return f"{payload.numel()} elements, the model has {weights.numel()}"
     if payload.dtype != weights.dtype:
@@ -35,6 +39,18 @@ def payload_problem(payload: torch.Tensor, weights: torch.Tensor) -> str:
     return ""
 
 
+def _parts_problem(parts: tuple[Part, ...], weights: torch.Tensor) -> str:
+    """Told without decoding them."""
+    if weights.dtype != torch.float32:
+        return f"encoded, which is for float32, and the model has {weights.dtype}"
+    if parts[0].size != weights.numel():
+        return f"{parts[0].size} elements, the model has {weights.numel()}"
+    norm = math.fsum(part.norm() for part in parts)
+    if not norm <= NORM_MAX:
+        return f"its norm is up to {norm}, at most {NORM_MAX}"
+    return ""
+
+
 class Gate:
     """Checks of one peer, which knows its own name, life and last update."""
 
@@ -44,7 +60,7 @@ class Gate:
         self._heard: dict[Key, tuple[int, float]] = {}
 
     def check_push(self, push: Push, seq: int, weights: torch.Tensor) -> None:
-        if problem := payload_problem(push.payload, weights):
+        if problem := payload_problem(push.parts or push.payload, weights):
             raise RemoteProtocolError("push.payload", problem)
         generation = push.stamps[0].context.generation
         for stamp in push.stamps:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.errors import ConfigError
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -50,6 +51,8 @@ class Layout:
     __slots__ = (
         "_narrow",
         "_offsets",
+        "_pointers",
+        "_row",
         "_shaped",
         "_viewed",
         "dtype",
@@ -70,6 +73,8 @@ class Layout:
             offsets.append(offsets[-1] + tensor.size)
         self._offsets = offsets
         self.size = offsets[-1]
+        self._row: torch.Tensor | None = None
+        self._pointers: list[int] = []
         self._viewed: torch.Tensor | None = None
         self._shaped: list[torch.Tensor] = []
         self._narrow = [i for i, t in enumerate(self.tensors) if t.dtype in ("float16", "bfloat16")]
@@ -113,18 +118,60 @@ class Layout:
     def span(self, index: int) -> slice:
         return slice(self._offsets[index], self._offsets[index + 1])
 
+    def line_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Move the parameters' values into one buffer, in this order, where that can be done.
+
+        What concerns all of them is then one operation. The parameters stay the objects they are.
+        """
+        if not all(map(self._movable, parameters)):
+            return
+        row = self.gather(parameters)
+        for index, parameter in enumerate(parameters):
+            parameter.data = row[self.span(index)].view(parameter.shape)
+        self._row, self._pointers = row, [p.data_ptr() for p in parameters]
+
+    def let_go(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Give each parameter memory of its own again."""
+        if self._in_line(parameters) is not None:
+            for parameter in parameters:
+                parameter.data = parameter.data.clone()
+        self._row = None
+
+    def _movable(self, parameter: torch.nn.Parameter) -> bool:
+        return (
+            type(parameter) is torch.nn.Parameter
+            and parameter.is_cpu
+            and parameter.dtype is self.dtype
+            and parameter.is_contiguous()
+            and not parameter.is_shared()  # type: ignore[no-untyped-call]
+            and parameter.untyped_storage().nbytes() == parameter.numel() * self.dtype.itemsize
+        )
+
+    def _in_line(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The buffer with all of them, unless one was moved elsewhere since."""
+        if self._row is None or [p.data_ptr() for p in parameters] != self._pointers:
+            return None
+        return self._row
+
     def gather(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """A new flat CPU buffer with the values of these parameters."""
+        row = self._in_line(parameters)
+        if row is not None:
+            return buffers.clone(row)
         with torch.no_grad():
             if all(p.is_cpu and p.dtype is self.dtype for p in parameters):
-                return torch.cat([p.reshape(-1) for p in parameters])
-            flat = torch.empty(self.size, dtype=self.dtype)
+                flat = buffers.empty(self.size, self.dtype)
+                return torch.cat([p.reshape(-1) for p in parameters], out=flat)
+            flat = buffers.empty(self.size, self.dtype)
             for index, p in enumerate(parameters):
                 flat[self.span(index)].view(p.shape).copy_(p)
         return flat
 
     def gained(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
         """A new buffer: what the parameters have that `weights`, last scattered, had not."""
+        row = self._in_line(parameters)
+        if row is not None:
+            return torch.sub(row, weights, out=buffers.empty(self.size, self.dtype))
         flat = self.gather(parameters)
         for index in self._narrow:
             span = self.span(index)
@@ -140,8 +187,16 @@ class Layout:
 
     def scatter(self, weights: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Write flat weights into the parameters, rounded where they have fewer bits."""
+        row = self._in_line(parameters)
+        if row is not None:
+            row.copy_(weights)
+            return
         with torch.no_grad():
             torch._foreach_copy_(list(parameters), self._views(weights))
+
+    def ahead(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> Ahead:
+        """Set aside what the parameters have and `weights`, about to change, has not."""
+        return Ahead(self, parameters, weights)
 
     def _views(self, weights: torch.Tensor) -> list[torch.Tensor]:
         """The flat weights in the shapes of the parameters; those of the first buffer are kept."""
@@ -167,3 +222,38 @@ class Layout:
             found = ["has the same tensors in another order"]
         more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
         return "; ".join(found[:SHOWN_MAX]) + more
+
+
+class Ahead:
+    """Local steps that are not published yet, while the weights below them change.
+
+    In the memory of the parameters themselves where that can be done; models may be large.
+    """
+
+    __slots__ = ("_flat", "_layout", "_parameters", "_row", "_weights")
+
+    def __init__(
+        self, layout: Layout, parameters: Sequence[torch.Tensor], weights: torch.Tensor
+    ) -> None:
+        self._layout = layout
+        self._parameters = parameters
+        self._weights = weights
+        self._flat: torch.Tensor | None = None
+        self._row = layout._in_line(parameters)
+        if self._row is not None:
+            self._row.sub_(weights)
+        elif all(p.is_cpu and p.dtype is layout.dtype for p in parameters):
+            with torch.no_grad():
+                torch._foreach_sub_(list(parameters), layout._views(weights))
+        else:
+            self._flat = layout.gained(parameters, weights)
+
+    def put_back(self) -> None:
+        """Onto the weights as they are now."""
+        if self._row is not None:
+            self._row.add_(self._weights)
+        elif self._flat is not None:
+            self._layout.scatter(self._flat.add_(self._weights), self._parameters)
+        else:
+            with torch.no_grad():
+                torch._foreach_add_(list(self._parameters), self._layout._views(self._weights))

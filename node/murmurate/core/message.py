@@ -6,10 +6,12 @@ model, who I am, which updates I made) is checked by `Peer.receive` before anyth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
+from typing import Protocol
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.core.clock import Clock, Dot, Key, Range
 from murmurate.core.runs import Runs, runs_problem
 from murmurate.errors import RemoteProtocolError
@@ -17,6 +19,8 @@ from murmurate.errors import RemoteProtocolError
 STAMPS_MAX = 512
 """Updates one sum may carry; a path that is further behind is repaired by snapshot. With up to 32
 origins their stamps fit into one header of the wire (60 KiB)."""
+PARTS_MAX = 64
+"""Encoded forms in one push; a sum of more is sent plain."""
 RANGES_MAX = 1024
 RUMOURS_MAX = 64
 CANDIDATES_MAX = 256
@@ -31,20 +35,81 @@ class Stamp:
     context: Clock
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Part(Protocol):
+    """Numbers in an encoded form (io/codec.py), which know how to be added to plain ones."""
+
+    @property
+    def codec(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Elements of the model; not all of them need be in it."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def norm(self) -> float:
+        """A bound of the norm of what it stands for; not finite: neither is that."""
+
+    def add_to(self, flat: torch.Tensor) -> None:
+        """Decode and add in one pass, in place."""
+
+
 class Push:
-    """«Here is one update, or the sum of several»: add the payload if you have none of them."""
+    """«Here is one update, or the sum of several»: add the payload if you have none of them.
+
+    Either plain, with a flat tensor; or as `parts`, encoded forms to be added one after another.
+    Everyone adds what the encoded form says, its origin too, and passes the encoded form on as it
+    is: so replicas agree on what was sent, whatever was lost in encoding it. Decoded it is only
+    where it is added; a push that waits somewhere takes no more memory than its parts.
+    """
+
+    __slots__ = ("_plain", "parts", "stamps")
 
     stamps: tuple[Stamp, ...]
-    payload: torch.Tensor
+    parts: tuple[Part, ...]
+    _plain: torch.Tensor | None
 
-    def __post_init__(self) -> None:
-        if not 0 < len(self.stamps) <= STAMPS_MAX:
-            raise RemoteProtocolError("push.stamps", f"{len(self.stamps)}, 1 to {STAMPS_MAX}")
-        if self.payload.dim() != 1:
-            raise RemoteProtocolError("push.payload", f"{self.payload.dim()} axes, expected 1")
-        if len(self.stamps) > 1 and len(set(self.dots)) != len(self.stamps):
+    def __init__(
+        self,
+        stamps: tuple[Stamp, ...],
+        payload: torch.Tensor | None = None,
+        parts: tuple[Part, ...] = (),
+    ) -> None:
+        if not 0 < len(stamps) <= STAMPS_MAX:
+            raise RemoteProtocolError("push.stamps", f"{len(stamps)}, 1 to {STAMPS_MAX}")
+        if (payload is None) != bool(parts):
+            raise RemoteProtocolError("push.payload", "plain or in parts, one of the two")
+        if payload is not None and payload.dim() != 1:
+            raise RemoteProtocolError("push.payload", f"{payload.dim()} axes, expected 1")
+        if len(parts) > PARTS_MAX:
+            raise RemoteProtocolError("push.parts", f"{len(parts)}, at most {PARTS_MAX}")
+        if len({part.size for part in parts}) > 1:
+            raise RemoteProtocolError("push.parts", "of models of different sizes")
+        if len(stamps) > 1 and len({stamp.dot for stamp in stamps}) != len(stamps):
             raise RemoteProtocolError("push.stamps", "a dot stands in it twice")
+        object.__setattr__(self, "stamps", stamps)
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "_plain", payload)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __repr__(self) -> str:
+        what = f"parts={self.parts!r}" if self.parts else f"payload={self._plain!r}"
+        return f"Push(stamps={self.stamps!r}, {what})"
+
+    @property
+    def payload(self) -> torch.Tensor:
+        """As a flat tensor. Of parts: a new one, float32."""
+        if self._plain is not None:
+            return self._plain
+        flat = torch.zeros(self.parts[0].size)
+        self.add_to(flat)
+        return flat
 
     @property
     def dots(self) -> tuple[Dot, ...]:
@@ -52,17 +117,41 @@ class Push:
 
     @property
     def nbytes(self) -> int:
-        return self.payload.numel() * self.payload.element_size()
+        if self._plain is not None:
+            return self._plain.numel() * self._plain.element_size()
+        return sum(part.nbytes for part in self.parts)
+
+    def add_to(self, flat: torch.Tensor) -> None:
+        """Add it in place."""
+        if self._plain is not None:
+            flat.add_(self._plain)
+        for part in self.parts:
+            part.add_to(flat)
+
+    def stamped(self, stamps: tuple[Stamp, ...]) -> Push:
+        """The same with other stamps."""
+        return Push(stamps, self._plain, self.parts)
 
 
 def summed(pushes: list[Push]) -> Push:
-    """One push with all stamps, in order, and the sum of the payloads."""
+    """One push with all stamps, in order, and the sum of the payloads.
+
+    In parts as long as these take less than the plain sum; adding them one after another is what
+    whoever got the pushes one by one has done, to the bit.
+    """
     if len(pushes) == 1:
         return pushes[0]
-    total = pushes[0].payload.clone()
+    stamps = tuple(stamp for push in pushes for stamp in push.stamps)
+    if all(push.parts for push in pushes):
+        parts = tuple(part for push in pushes for part in push.parts)
+        plain_bytes = parts[0].size * torch.float32.itemsize
+        if len(parts) <= PARTS_MAX and sum(part.nbytes for part in parts) < plain_bytes:
+            return Push(stamps, parts=parts)
+    first = pushes[0].payload
+    total = first if pushes[0].parts else buffers.clone(first)
     for push in pushes[1:]:
-        total.add_(push.payload)
-    return Push(tuple(stamp for push in pushes for stamp in push.stamps), total)
+        push.add_to(total)
+    return Push(stamps, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +223,8 @@ class Snapshot:
     clock: Clock
     history: tuple[Generation, ...]
     members: tuple[Rumour, ...] = ()
+    checksum: int | None = None
+    """Of the weights' bytes, for the wire; None: whoever sends it computes it."""
 
     def __post_init__(self) -> None:
         if self.clock.apart:

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import torch
 
 from murmurate.core import topology
+from murmurate.core.asking import Asking
 from murmurate.core.averaging import Averager, Merged, Receipt, Share
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import (
@@ -159,7 +160,7 @@ class MixingPeer:
         """Whether I make no more updates; and whether all have seen my model since it was even."""
         self._seq_seen = self.seq
         self._upkeep_due = 0.0
-        self._snapshot_asked = -math.inf
+        self._asking = Asking(config.snapshot_wait_s)
 
     # -- my own updates --------------------------------------------------------------------------
 
@@ -287,9 +288,23 @@ class MixingPeer:
             raise RemoteProtocolError("message", f"{kind}: the rule here is average, not sum")
         return effects + self.heard(sender, now)
 
-    def heard(self, sender: str, now: float) -> list[Effect]:
-        """A sign of life that is not a message yet: a piece of a long one."""
+    def heard(self, sender: str, now: float, *, snapshot: bool = False) -> list[Effect]:
+        """A sign of life that is not a message yet: a piece of a long one, maybe of a snapshot."""
+        if snapshot:
+            self._asking.began(sender)
         return self._verdicts(self.membership.heard(sender, now), now)
+
+    def broke(self, sender: str, *, again: bool) -> None:
+        """A snapshot that was coming will not; `again`: it may go on where it broke off."""
+        self._asking.broke(sender, again=again)
+
+    def wants_snapshot(self, sender: str, _clock: Clock) -> bool:
+        """Whether one that is offered to me should be sent."""
+        return not self.synced and self._asking.wants(sender)
+
+    def gives(self) -> bool:
+        """Whether I have a snapshot to give."""
+        return self.synced
 
     def fold(self, sender: str, message: Share | Snapshot | Gone, now: float) -> list[Effect]:
         """Let a delivered message change the weights, or say why it does not.
@@ -470,6 +485,7 @@ class MixingPeer:
 
     def _adopt(self, sender: str, snapshot: Snapshot) -> list[Effect]:
         """Begin with another's weights, of weight 1; what came by shares before is in as well."""
+        self._asking.came(sender)
         if self.synced or self._leaving:
             return [Drop(sender, "unwanted", "a snapshot: I have weights, or leave")]
         self.averager.held[:-1] += snapshot.weights
@@ -480,11 +496,10 @@ class MixingPeer:
         return [Adopted(sender, snapshot, (), (), ())]
 
     def _ask_snapshot(self, now: float) -> list[Effect]:
-        others = [name for name in self.membership.live() if name != self.name]
-        if not others or now < self._snapshot_asked + self.config.snapshot_wait_s:
-            return []
-        self._snapshot_asked = now
-        return [Send(others[self.rng.randrange(len(others))], SnapshotRequest())]
+        live = self.membership.live()
+        others = [name for name in live if name != self.name]
+        giver = self._asking.whom(others, live, now, self.rng)
+        return [Send(giver, SnapshotRequest())] if giver is not None else []
 
     # -- inside: members -------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import torch
 from murmurate.core import topology
 from murmurate.core.adoption import TooFarBehind, plan_adoption
 from murmurate.core.agreement import Agreement, Vow
+from murmurate.core.asking import Asking
 from murmurate.core.baseline import Baseline
 from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.effect import (
@@ -53,6 +54,7 @@ from murmurate.core.message import (
     Generation,
     Lack,
     Message,
+    Part,
     Ping,
     PingRequest,
     Prepare,
@@ -100,9 +102,9 @@ class PeerConfig:
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
     prune_applied: bool = False
-    """Let go of an update when everyone has applied it, not only when a crash cannot take it from
-    anyone. For drivers that put log and store into each checkpoint instead of logging each update:
-    what one crash takes the others give back, by snapshot."""
+    """When half of the log is full, let go of updates that everyone has applied, though a crash may
+    still take them from somebody. For drivers that put log and store into each checkpoint instead
+    of logging each update: what one crash takes the others give back, by snapshot."""
     pace_s: float = 0.0
     """Least time between two pushes on one path; 0: as fast as the link takes them. A driver may
     change `Peer.pace_s` as it goes."""
@@ -111,7 +113,7 @@ class PeerConfig:
     digest_interval_s: float = 0.5
     digest_fanout: int = 2
     snapshot_wait_s: float = 2.0
-    """After this a snapshot is asked for again."""
+    """If nothing came of it until then, somebody else is asked for a snapshot."""
     forget_after_s: float = 600.0
     """Dead for this long: the others may vote the member out."""
     agree_interval_s: float = 2.0
@@ -193,7 +195,7 @@ class Peer:
         self._turn = 0
         self._tries = 0
         self._digest_due = 0.0
-        self._snapshot_asked = -math.inf
+        self._asking = Asking(config.snapshot_wait_s)
         self._refused_since = math.inf
         self.void_log = self._replay(past.log)
         for push in past.store if synced else ():
@@ -232,7 +234,7 @@ class Peer:
                 continue
             self.log.add(push)
             if self.synced and not any(dot in self.clock for dot in push.dots):
-                self.replica.weights.add_(push.payload)
+                push.add_to(self.replica.weights)
                 for dot in push.dots:
                     self.clock.add(dot)
         return tuple(void)
@@ -247,32 +249,37 @@ class Peer:
         """Take this when a batch is started."""
         return self.replica.context()
 
-    def room(self, nbytes: int) -> bool:
+    def room(self, nbytes: int, *, sparing: bool = False) -> bool:
         """Whether an update of that size should be made now, or be added to the next one.
 
         Not while updates wait on the way to every neighbour: one more would only arrive later. And
         not while the log is full: so memory is bounded by what the links take, and the training
-        never waits for them.
+        never waits for them. `sparing`: not while one update waits on the way to most neighbours;
+        two that are encoded take more bytes than the same steps in one.
         """
         if self.config.topology != "one-peer-exponential":  # its paths take turns, and may wait
             near = self._neighbour_names()
-            if near and all(self.outbox.updates(to) >= WAITING_MAX for to in near):
+            waiting_max, free_min = (1, (len(near) + 1) // 2) if sparing else (WAITING_MAX, 1)
+            free = sum(self.outbox.updates(to) < waiting_max for to in near)
+            if near and free < free_min:
                 return False
         limit = max(self.config.log_bytes_max, nbytes)
         if self._away:
             limit *= 2  # what is kept for them is summed up, once all the others have it
         return self.log.nbytes + nbytes <= limit
 
-    def prepare(self, delta: torch.Tensor, context: Clock) -> Push:
+    def prepare(self, delta: torch.Tensor | Part, context: Clock) -> Push:
         """An update with its id, to be logged before it is `commit`ted. Changes nothing."""
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
-        if problem := payload_problem(delta, self.replica.weights):
+        coded = () if isinstance(delta, torch.Tensor) else (delta,)
+        plain = delta if isinstance(delta, torch.Tensor) else None
+        if problem := payload_problem(coded if plain is None else plain, self.replica.weights):
             raise LocalProtocolError(f"delta: {problem}")
         lifted = self.baseline.lift(context)
         if lifted is None:
             raise LocalProtocolError(f"a context of generation {context.generation}: too old")
-        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted),), delta)
+        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted),), plain, coded)
 
     def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
         """Fold a logged update of mine in and pass it on.
@@ -289,7 +296,7 @@ class Peer:
             raise LocalProtocolError(f"{stamp.dot} is not my next update")
         staleness = self.replica.count((stamp,))
         if not in_weights:
-            self.replica.weights.add_(push.payload)
+            push.add_to(self.replica.weights)
         self.seq += 1
         self._turn += 1
         self.log.add(push)
@@ -332,9 +339,27 @@ class Peer:
         if again is not None and to in self._neighbour_names():
             self.outbox.put(to, again)
 
-    def heard(self, sender: str, now: float) -> list[Effect]:
-        """A sign of life that is not a message yet: a piece of a long one."""
+    def heard(self, sender: str, now: float, *, snapshot: bool = False) -> list[Effect]:
+        """A sign of life that is not a message yet: a piece of a long one, maybe of a snapshot."""
+        if snapshot:
+            self._asking.began(sender)
         return self._verdicts(self.membership.heard(sender, now))
+
+    def broke(self, sender: str, *, again: bool) -> None:
+        """A snapshot that was coming will not; `again`: it may go on where it broke off."""
+        self._asking.broke(sender, again=again)
+
+    def wants_snapshot(self, sender: str, clock: Clock) -> bool:
+        """Whether one with this clock, which is offered to me, should be sent."""
+        if not self._asking.wants(sender):
+            return False
+        if not self._whole() or clock.generation != self.baseline.number:
+            return True
+        return bool(clock.missing(self.clock))
+
+    def gives(self) -> bool:
+        """Whether I have a snapshot to give."""
+        return self._whole()
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -401,7 +426,7 @@ class Peer:
             return [Drop(sender, "overlap", count=count), *self._ask_origins(Clock(new), live)]
         if any(self.agreement.frozen((dot.origin, dot.epoch), now) for dot in new):
             return [Drop(sender, "closing", "its epoch is being folded", count)]
-        outcome = self.replica.fold(push.stamps, push.payload)
+        outcome = self.replica.fold(push.stamps, push.parts or push.payload)
         if not isinstance(outcome, Fresh):
             raise LocalProtocolError(f"judged new, but {outcome}")
         live = self.membership.live()
@@ -596,10 +621,9 @@ class Peer:
         self._away = {name: self._away.get(name, self.seq) for name in away}
         if self.config.leave_behind and 2 * self.log.nbytes > self.config.log_bytes_max:
             others = [name for name in others if not self._lags(name, now)]
-        if self.config.prune_applied:
+        stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
+        if self.config.prune_applied and 2 * self.log.nbytes > self.config.log_bytes_max:
             stable = self.knowledge.applied_everywhere(self.clock, others)
-        else:
-            stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if stable is None:
             return []
         if not away:
@@ -661,9 +685,12 @@ class Peer:
         # Taking turns, one way or the other gets everything.
         if (self._tries % 2 == 0) != topology.acyclic(self.config.topology):
             return self._ask_origins(lacking, others)
-        near = self._neighbour_names()
         start = self.rng.randrange(len(others))
-        for name in sorted(others[start:] + others[:start], key=lambda name: name not in near):
+        asked = others[start:] + others[:start]
+        if self._tries % 4 < 2:  # else anybody: the near may have it only in sums
+            near = self._neighbour_names()
+            asked.sort(key=lambda name: name not in near)
+        for name in asked:
             known = self.knowledge.of(name)
             if known is not None and (wanted := lacking.intersection(known).ranges()):
                 return [Send(name, Want(tuple(wanted[:RANGES_MAX])))]
@@ -696,9 +723,11 @@ class Peer:
         elsewhere = Clock()
         snapshot = False
         for span in message.ranges:
-            if not self._is_new(Dot(span.origin, span.epoch, span.first)):
+            first = Dot(span.origin, span.epoch, span.first)
+            if not self._is_new(first):
                 continue
-            if span.origin != sender and span.origin in live and span.origin != self.name:
+            may_have = span.origin not in (sender, self.name) and not self._restarted_without(first)
+            if span.origin in live and may_have:
                 elsewhere.add_range(span)
             else:
                 snapshot = True
@@ -706,13 +735,12 @@ class Peer:
         return effects + self._ask_snapshot([sender], now) if snapshot else effects
 
     def _ask_snapshot(self, others: list[str], now: float) -> list[Effect]:
-        if now < self._snapshot_asked + self.config.snapshot_wait_s:
-            return []
-        self._snapshot_asked = now
-        return [Send(others[self.rng.randrange(len(others))], SnapshotRequest())]
+        giver = self._asking.whom(others, self.membership.live(), now, self.rng)
+        return [Send(giver, SnapshotRequest())] if giver is not None else []
 
     def _adopt(self, sender: str, snapshot: Snapshot, now: float) -> list[Effect]:
         """Take over a snapshot, then fold in again what I have and it lacks: nothing is lost."""
+        self._asking.came(sender)
         plan = plan_adoption(
             snapshot,
             self.clock if self.synced else None,
@@ -736,7 +764,7 @@ class Peer:
         merged = theirs.copy()
         self.replica.weights.copy_(snapshot.weights)
         for push in plan.again:
-            self.replica.weights.add_(push.payload)
+            push.add_to(self.replica.weights)
             for dot in push.dots:
                 merged.add(dot)
         effects: list[Effect] = []
@@ -773,18 +801,30 @@ class Peer:
         the set of lower rank gives way: all peers rank sets alike, so they end with the same one.
         Losses are counted.
         """
-        if now - self._refused_since < GIVE_UP_INTERVALS * self.config.digest_interval_s:
+        wait_s = GIVE_UP_INTERVALS * self.config.digest_interval_s
+        if now - self._refused_since < wait_s:
             return False
+        # An origin that lives again may have it by itself: it gets more time to pass it on.
+        late = self.config.prune_applied and now - self._refused_since >= 3 * wait_s
         for dot in dots:
-            known = self.knowledge.of(dot.origin)
-            restarted_without = (
-                known is not None
-                and dot not in known
-                and (self.membership.epoch(dot.origin) or 0) > dot.epoch
-            )
-            if not self.standing.evictable(dot.origin, now) and not restarted_without:
+            again = late and (self.membership.epoch(dot.origin) or 0) > dot.epoch
+            gone = self.standing.evictable(dot.origin, now) or self._restarted_without(dot)
+            if not gone and not again:
                 return False
-        return self._behind or theirs.rank() > self.clock.rank()
+        if self._behind or theirs.rank() > self.clock.rank():
+            return True
+        # They cannot give way: an update I lack is from a life that goes on.
+        return self.config.prune_applied and any(
+            span.epoch == self.membership.epoch(span.origin) for span in theirs.missing(self.clock)
+        )
+
+    def _restarted_without(self, dot: Dot) -> bool:
+        """Whether its origin lives again and does not have it any more."""
+        if dot.origin == self.name:
+            return dot.epoch < self.epoch  # and not in the log that life left me
+        known = self.knowledge.of(dot.origin)
+        later = (self.membership.epoch(dot.origin) or 0) > dot.epoch
+        return later and known is not None and dot not in known
 
     # -- inside: members -------------------------------------------------------------------------
 

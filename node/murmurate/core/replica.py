@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.message import Stamp
+from murmurate.core.message import Part, Stamp
 from murmurate.errors import LocalProtocolError
 
 FIXED_POINT_BITS = 32
@@ -75,7 +76,7 @@ class Replica:
 
     def snapshot(self) -> tuple[torch.Tensor, Clock]:
         """Weights and clock of one instant."""
-        return self.weights.clone(), self.clock.copy()
+        return buffers.clone(self.weights), self.clock.copy()
 
     def judge(self, dots: tuple[Dot, ...]) -> Duplicate | Overlap | None:
         """What would speak against applying updates with these ids; None: nothing."""
@@ -87,23 +88,34 @@ class Replica:
         return Overlap(tuple(dot for dot, there in zip(dots, have, strict=True) if not there))
 
     def fold(
-        self, stamps: tuple[Stamp, ...], payload: torch.Tensor, *, scale: float = 1.0
+        self,
+        stamps: tuple[Stamp, ...],
+        payload: torch.Tensor | tuple[Part, ...],
+        *,
+        scale: float = 1.0,
     ) -> Fresh | Duplicate | Overlap:
         """Apply an update, or a sum of updates, unless any of it is there already.
 
         Inside a sum staleness is counted update by update, in order, as if they had been applied
         one after another.
         """
-        if not stamps or payload.shape != self.weights.shape:
+        plain = payload if isinstance(payload, torch.Tensor) else None
+        shape = tuple({p.size for p in payload} if plain is None else plain.shape)
+        if plain is None and scale != 1.0:
+            raise LocalProtocolError("what is encoded is added as it is, not scaled")
+        if not stamps or shape != self.weights.shape:
             raise LocalProtocolError("an update without an id, or of another shape")
         verdict = self.judge(tuple(stamp.dot for stamp in stamps))
         if verdict is not None:
             return verdict
         staleness = self.count(stamps)
-        if scale == 1.0:
-            self.weights.add_(payload)
+        if plain is None:
+            for part in payload:
+                part.add_to(self.weights)
+        elif scale == 1.0:
+            self.weights.add_(plain)
         else:
-            self.weights.add_(payload, alpha=scale)
+            self.weights.add_(plain, alpha=scale)
         return Fresh(staleness)
 
     def count(self, stamps: tuple[Stamp, ...]) -> tuple[int, ...]:

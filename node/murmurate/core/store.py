@@ -53,7 +53,7 @@ class Store:
         self._entries[push.stamps[0].dot] = push
         self.nbytes += push.nbytes
         if self._bytes_max is not None:
-            while self.nbytes > self._bytes_max and len(self._entries) > 1:
+            while self.nbytes > self._bytes_max:
                 self._remove(next(iter(self._entries.values())))
 
     def serve(self, ranges: Iterable[Range]) -> tuple[list[Push], list[Dot]]:

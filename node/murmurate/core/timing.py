@@ -36,7 +36,7 @@ class Timing:
     """A rumour is passed on this × log2(members + 1) times."""
     news_max: int = 6
     """Rumours per message, besides my own, the receiver's and one in rotation."""
-    dead_interval_s: float = 5.0
+    dead_interval_s: float = 1.0
     """One of the dead is probed this often: so the halves of a healed cut find each other."""
     health_max: int = 8
 
@@ -55,7 +55,7 @@ class Timing:
     def wan() -> Timing:
         """Answers take up to a second, pauses up to five."""
         return Timing(
-            probe_interval_s=1.0, probe_timeout_s=1.0, suspicion_s=5.0, dead_interval_s=15.0
+            probe_interval_s=1.0, probe_timeout_s=1.0, suspicion_s=5.0, dead_interval_s=3.0
         )
 
 

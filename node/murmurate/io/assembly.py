@@ -7,6 +7,7 @@ links: when it is used up, further offers wait for their turn.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from murmurate.errors import RemoteProtocolError
+from murmurate.core import buffers
+from murmurate.errors import ChecksumMismatch, RemoteProtocolError
 from murmurate.io import wire
-from murmurate.io.link import as_bytes
+from murmurate.io.link import PIECE_BYTES_MIN, as_bytes
 from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
 
 if TYPE_CHECKING:
+    from murmurate.io.deadline import Deadline
     from murmurate.io.transport import Ears
 
 PARTIALS_MAX = 64
+SENDERS_MAX = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +40,7 @@ class _Incoming:
     payload: torch.Tensor | None = None
     """None: offered, and waiting for memory."""
     filled: int = 0
+    crc: int = 0
 
     @property
     def large(self) -> bool:
@@ -43,18 +48,26 @@ class _Incoming:
 
     def allocate(self) -> None:
         dtype = wire.payload_dtype(self.head)
-        self.payload = torch.empty(self.total // dtype.itemsize, dtype=dtype)
+        self.payload = buffers.empty(self.total // dtype.itemsize, dtype)
 
     def write(self, raw: memoryview) -> None:
         assert self.payload is not None
         as_bytes(self.payload)[self.filled : self.filled + len(raw)] = raw
         self.filled += len(raw)
+        if isinstance(self.head, wire.SnapshotHead):
+            self.crc = zlib.crc32(raw, self.crc)  # while it is near: 0.2 ms for a piece
+
+    def check(self) -> None:
+        if isinstance(self.head, wire.SnapshotHead) and self.crc != self.head.checksum:
+            problem = f"{self.crc:08x} of what arrived, not {self.head.checksum:08x}"
+            raise ChecksumMismatch("snapshot.checksum", problem)
 
 
 @dataclass(slots=True, eq=False)
 class _Partial:
     payload: torch.Tensor
     filled: int
+    crc: int
     total: int
     until: float
 
@@ -69,6 +82,15 @@ class Depot:
         self._used = 0
         self._waiting: deque[tuple[Assembly, _Incoming]] = deque()
         self._partials: dict[tuple[str, int, int], _Partial] = {}
+        self._patience: dict[str, Deadline] = {}
+
+    def patience(self, sender: str) -> Deadline:
+        """How long a sender's transfer may stand still; remembered when its link breaks."""
+        known = self._patience.pop(sender, None) or self.limits.stall(self.limits.stall_s)
+        self._patience[sender] = known  # the latest last
+        if len(self._patience) > SENDERS_MAX:
+            del self._patience[next(iter(self._patience))]
+        return known
 
     @property
     def used_bytes(self) -> int:
@@ -92,7 +114,8 @@ class Depot:
         """The link broke in the middle: what is here may save sending it again."""
         assert incoming.payload is not None
         until = self.now() + self.limits.partial_s
-        partial = _Partial(incoming.payload, incoming.filled, incoming.total, until)
+        filled, crc = incoming.filled, incoming.crc
+        partial = _Partial(incoming.payload, filled, crc, incoming.total, until)
         self._forget((*who, incoming.key))
         self._partials[*who, incoming.key] = partial
         if len(self._partials) > PARTIALS_MAX:
@@ -117,9 +140,10 @@ class Depot:
             partial = self._partials.get(name)
             if partial is not None and partial.total == incoming.total:
                 del self._partials[name]  # its memory stays in use, by the transfer again
-                incoming.payload, incoming.filled = partial.payload, partial.filled
+                incoming.payload = partial.payload
+                incoming.filled, incoming.crc = partial.filled, partial.crc
                 if partial.payload.dtype != wire.payload_dtype(incoming.head):
-                    incoming.filled = 0
+                    incoming.filled = incoming.crc = 0
                     incoming.allocate()
             else:
                 while self._used + incoming.total > self._budget and self._partials:
@@ -153,6 +177,7 @@ class Assembly:
         self._on_reply = on_reply
         self._current: _Incoming | None = None
         self._moved_at = 0.0
+        self._patience = depot.patience(hello.name)
         self._number = 0
         self._unconsumed_bytes = 0
         self._consumed: set[int] = set()
@@ -162,6 +187,8 @@ class Assembly:
         self._fresh_bytes = 0
         self._said = 0
         self._closed = False
+        self.broken: wire.BulkHead | None = None
+        """What was under way when it was closed."""
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -180,8 +207,9 @@ class Assembly:
 
     def _piece(self, piece: wire.Piece, raw: memoryview) -> None:
         current = self._current
+        begun = None
         if current is None:
-            current = self._begin(piece)
+            current = begun = self._begin(piece)
             if current is None:
                 return
         elif piece.offer or piece.head is not None:
@@ -196,9 +224,14 @@ class Assembly:
             )
             raise RemoteProtocolError("bulk.offset", problem)
         current.write(raw)
-        self._moved_at = self._depot.now()
+        now = self._depot.now()
+        if current is not begun:
+            # As if it had been as large as they get: the next one may be. (The last may be tiny.)
+            share = max(len(raw), PIECE_BYTES_MIN) / wire.RAW_BYTES_MAX
+            self._patience.note((now - self._moved_at) / share)
+        self._moved_at = now
         if current.filled < current.total:
-            self._ears.heard(self._sender)
+            self._ears.heard(self._sender, current.head)
             return
         self._current = None
         self._deliver(current)
@@ -230,6 +263,7 @@ class Assembly:
             return None
         self._unconsumed_bytes += piece.total
         self._current = incoming
+        self._ears.heard(self._sender, piece.head)
         self._depot.ask(self, incoming)
         return None
 
@@ -260,10 +294,15 @@ class Assembly:
 
         payload, incoming.payload = incoming.payload, None
         try:
+            incoming.check()
             message = wire.put_together(incoming.head, payload)
             self._ears.received(self._sender, message, lambda: self._call_soon(free))
-        except RemoteProtocolError:
-            free()
+        except RemoteProtocolError as error:
+            freed = True  # its memory; it has not landed, and the link ends here
+            if incoming.large:
+                self._depot.release(incoming.total)
+            if isinstance(error, ChecksumMismatch):
+                self._ears.broke(self._sender, incoming.head, False)
             raise
 
     def _count(self, number: int) -> None:
@@ -288,13 +327,18 @@ class Assembly:
         current = self._current
         if current is None or current.payload is None:
             return False
-        return self._depot.now() - self._moved_at > self._depot.limits.stall_s
+        if self._depot.now() - self._moved_at <= self._patience.limit:
+            return False
+        self._patience.miss()
+        return True
 
     def close(self) -> None:
         """The link is gone; a large transfer that was under way is kept for its next try."""
         self._closed = True
         self._depot.leave(self)
         current, self._current = self._current, None
+        if current is not None:
+            self.broken = current.head
         if current is None or current.payload is None or not current.large:
             return
         if current.filled:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from murmurate.core.clock import Clock
-from murmurate.errors import LocalProtocolError
+from murmurate.core.clock import Clock, Key
+from murmurate.core.runs import Runs, runs_problem
+from murmurate.errors import LocalProtocolError, RemoteProtocolError
 from murmurate.io import fields
 from murmurate.io.fields import PROTOCOL_VERSION
 from murmurate.io.progress import NAMES_MAX, Progress, Staleness
@@ -15,6 +16,7 @@ DESCRIPTION_BYTES_MAX = 4 << 20
 TENSORS_MAX = 1 << 15
 MEMBERS_MAX = 4096
 AXES_MAX = 16
+RUNS_MAX = 2 * 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ class Description:
     members: tuple[DescribedMember, ...] = ()
     clock: Clock = field(default_factory=Clock)
     progress: tuple[Progress, ...] = ()
+    folds: tuple[tuple[Key, Runs], ...] = ()
+    """Lives that are over and left the clock, and what was held of them."""
+    arrived: Clock | None = None
+    """The clock there will be when all that is here is folded in; None: an older peer."""
 
 
 def encode_description(description: Description) -> bytes:
@@ -88,6 +94,8 @@ def encode_description(description: Description) -> bytes:
             ],
             clock=d.clock.to_bytes(),
             progress=[progress_to_pb(each) for each in d.progress],
+            folds=[pb.Fold(origin=key[0], epoch=key[1], runs=runs) for key, runs in d.folds],
+            arrived=d.arrived.to_bytes() if d.arrived is not None else b"",
         ).SerializeToString()
     except (ValueError, TypeError) as error:
         raise LocalProtocolError(f"description: {error}") from error
@@ -101,6 +109,7 @@ def decode_description(data: bytes) -> Description:
     fields.few("description.tensors", m.tensors, TENSORS_MAX)
     fields.few("description.members", m.members, MEMBERS_MAX)
     fields.few("description.progress", m.progress, NAMES_MAX)
+    fields.few("description.folds", m.folds, MEMBERS_MAX)
     return Description(
         version=fields.version("description", m.version),
         instance=fields.name("description.instance", m.instance),
@@ -116,6 +125,8 @@ def decode_description(data: bytes) -> Description:
         members=tuple(_member(each) for each in m.members),
         clock=fields.clock("description.clock", m.clock),
         progress=tuple(progress_from_pb(each) for each in m.progress),
+        folds=tuple(_fold(each) for each in m.folds),
+        arrived=fields.clock("description.arrived", m.arrived) if m.arrived else None,
     )
 
 
@@ -143,6 +154,14 @@ def _member(m: pb.MemberDescription) -> DescribedMember:
     )
 
 
+def _fold(m: pb.Fold) -> tuple[Key, Runs]:
+    runs = tuple(fields.few("description.folds.runs", m.runs, RUNS_MAX))
+    if problem := runs_problem(runs):
+        raise RemoteProtocolError("description.folds.runs", problem)
+    origin = fields.name("description.folds.origin", m.origin)
+    return (origin, fields.number("description.folds.epoch", m.epoch)), runs
+
+
 # -- progress: also a note -----------------------------------------------------------------------
 
 
@@ -168,6 +187,14 @@ def progress_to_pb(progress: Progress) -> pb.Progress:
         last=p.last,
         done=p.done,
         settled=p.settled,
+        bytes_by_codec=[pb.Count(reason=codec, count=sent) for codec, sent in p.bytes_by_codec],
+        at=p.at,
+        delay_s=p.delay_s,
+        staleness_now=p.staleness_now,
+        staleness_predicted=p.staleness_predicted,
+        lag=p.lag,
+        sketch=p.sketch,
+        sketch_at=p.sketch_at,
     )
 
 
@@ -193,4 +220,12 @@ def progress_from_pb(m: pb.Progress) -> Progress:
         last=m.last,
         done=m.done,
         settled=m.settled,
+        bytes_by_codec=tuple((each.reason, each.count) for each in m.bytes_by_codec),
+        at=m.at,
+        delay_s=m.delay_s,
+        staleness_now=m.staleness_now,
+        staleness_predicted=m.staleness_predicted,
+        lag=m.lag,
+        sketch=m.sketch,
+        sketch_at=m.sketch_at,
     )

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from murmurate.errors import MurmurateError, PeerTimeout, PeerUnavailable, RemoteProtocolError
+from murmurate.errors import (
+    ChecksumMismatch,
+    MurmurateError,
+    PeerTimeout,
+    PeerUnavailable,
+    RemoteProtocolError,
+)
 from murmurate.io import wire
 from murmurate.io.assembly import Assembly
+from murmurate.io.deadline import Deadline
 from murmurate.io.grpc_terms import (
     GRPC_ERRORS,
     REASONS,
@@ -24,6 +31,7 @@ from murmurate.io.grpc_terms import (
     Outcome,
     channel_options,
     first_of,
+    is_bug,
     read,
 )
 from murmurate.io.link import Link, Packed
@@ -42,6 +50,9 @@ class Route:
         self._speaking: Speaking | None = None
         self._failures = 0
         self._retry_at = 0.0
+        limits = transport.limits
+        self.dial = Deadline(first=limits.dial_s, pause=limits.pause_s, most=limits.dial_s)
+        self.stall = limits.stall(first=limits.stall_max_s)
 
     @property
     def free(self) -> bool:
@@ -82,7 +93,7 @@ class Speaking:
         self._transport = transport
         self._route = route
         self._hello = hello
-        self.link = Link(transport.limits)
+        self.link = Link(transport.limits, time.monotonic, route.stall)
         self.welcomed = False
         self._wake = asyncio.Event()
         self._finishing = False
@@ -117,7 +128,8 @@ class Speaking:
         self._wake.set()
 
     def check(self) -> None:
-        if time.monotonic() - self._write_began > self._transport.limits.stall_s:
+        if time.monotonic() - self._write_began > self._route.stall.limit:
+            self._route.stall.miss()
             self.task.cancel()
 
     def _ended(self, task: asyncio.Task[MurmurateError | None]) -> None:
@@ -132,8 +144,8 @@ class Speaking:
             transport.ears.refused(to, error)
         for message in self.link.broke():
             transport.ears.lost(to, message)
-        if bug is not None:
-            raise bug
+        if bug is not None and is_bug(bug):
+            transport.ears.fault(bug)
 
     async def _run(self) -> MurmurateError | None:
         """Returns why the other side refuses me, or None: the link was closed, or broke."""
@@ -142,10 +154,12 @@ class Speaking:
         async with grpc.aio.insecure_channel(self._route.address, options=options) as channel:
             call = channel.stream_stream(f"/{SERVICE}/Talk")()
             outcome = Outcome(call)
+            dial, began = self._route.dial, time.monotonic()
             try:
-                async with asyncio.timeout(limits.dial_s):
+                async with asyncio.timeout(dial.limit):
                     await call.write(wire.encode_frame(hello=self._hello))
                     welcome = wire.decode_reply(await read(call)).welcome
+                dial.note(time.monotonic() - began)
                 if welcome is None or welcome.name != self._route.name:
                     name = welcome.name if welcome is not None else "nobody"
                     return PeerUnavailable(f"{self._route.address} is {name} now")
@@ -155,7 +169,9 @@ class Speaking:
             except RemoteProtocolError as error:
                 self._transport.ears.rejected("reply", self._route.name, str(error))
                 return None
-            except (TimeoutError, LinkEnded, *GRPC_ERRORS):
+            except (TimeoutError, LinkEnded, *GRPC_ERRORS) as error:
+                if isinstance(error, TimeoutError):
+                    dial.miss()
                 code, details = await outcome.status()
                 kind = REFUSED.get(code)
                 return kind(details) if kind is not None else None
@@ -182,8 +198,9 @@ class Speaking:
         while True:
             reply = wire.decode_reply(await read(call))
             self.link.on_grants(reply.grants)
-            for message in self.link.on_landed(reply.landed):
-                self._transport.ears.landed(self._route.name, message)
+            landed = self.link.on_landed(reply.landed)
+            while landed:  # nothing here may keep a large one alive until the next reply
+                self._transport.ears.landed(self._route.name, landed.pop(0))
             self._wake.set()
 
 
@@ -241,10 +258,13 @@ class Listening:
                 self._assembly.close()
                 if self._timer is not None:
                     self._timer.cancel()
+                if self._assembly.broken is not None:
+                    transport.ears.broke(name, self._assembly.broken, True)
         except LinkEnded:
             return
         except RemoteProtocolError as error:
-            transport.ears.rejected("malformed", name, str(error))
+            reason = "digest" if isinstance(error, ChecksumMismatch) else "malformed"
+            transport.ears.rejected(reason, name, str(error))
             if name != host and transport.quarantine.strike(f"{name} {host}", now()):
                 transport.ears.rejected("quarantine", name, "one bad message too many")
             raise

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from murmurate.errors import (
+    ChecksumMismatch,
     ConfigError,
     LocalProtocolError,
     MurmurateError,
@@ -30,6 +31,7 @@ SERVICE = "murmurate.v1.Peer"
 SENTENCE_MAX = 500
 
 STATUS: tuple[tuple[type[MurmurateError], grpc.StatusCode], ...] = (
+    (ChecksumMismatch, grpc.StatusCode.DATA_LOSS),
     (RemoteProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
     (SchemaMismatch, grpc.StatusCode.FAILED_PRECONDITION),
     (PeerExists, grpc.StatusCode.ALREADY_EXISTS),
@@ -58,6 +60,11 @@ REASONS: dict[type[MurmurateError], str] = {
 """Labels of the counter of what was not let in."""
 T = TypeVar("T")
 GRPC_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+
+
+def is_bug(error: BaseException) -> bool:
+    """Whether an error nobody foresaw is ours, and not one of gRPC's many ways to lose a call."""
+    return type(error).__module__.partition(".")[0] != "grpc"
 
 
 class LinkEnded(Exception):

@@ -8,6 +8,8 @@ gives back-pressure; the event loop is never blocked for longer than it takes to
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
 import weakref
 from typing import Any
@@ -26,15 +28,19 @@ from murmurate.io import wire
 from murmurate.io.assembly import Depot
 from murmurate.io.grpc_links import Listening, Route, Speaking
 from murmurate.io.grpc_terms import (
+    GRPC_ERRORS,
     SENTENCE_MAX,
     SERVICE,
     describe,
+    is_bug,
     server_options,
     status_of,
 )
 from murmurate.io.link import Packed
 from murmurate.io.quarantine import Quarantine
 from murmurate.io.transport import Ears, Limits
+
+log = logging.getLogger("murmurate")
 
 
 class GrpcTransport:
@@ -60,6 +66,7 @@ class GrpcTransport:
         self._packed: weakref.WeakValueDictionary[int, Packed] = weakref.WeakValueDictionary()
         """By id of the message, while a link has it under way: it is packed once for all links."""
         self._stopping = False
+        self._swept_at = -math.inf
         self._server: Any = None
 
     async def start(self, ears: Ears) -> None:
@@ -157,11 +164,15 @@ class GrpcTransport:
     def _sweep(self) -> None:
         """Now and then: what stalls, and parts that nobody came back for."""
         self.depot.sweep()
-        for listening in list(self._listening.values()):
-            listening.check()
-        for speaking in self._speaking:
-            speaking.check()
-        self._sweeping = self._loop.call_later(min(1.0, self.limits.stall_s / 4), self._sweep)
+        interval_s, now = min(0.5, self.limits.stall_s / 4), time.monotonic()
+        # If this comes late it was I who stood still: what was sent to me meanwhile is read first.
+        if now - self._swept_at < interval_s + min(0.5, self.limits.pause_s):
+            for listening in list(self._listening.values()):
+                listening.check()
+            for speaking in list(self._speaking):
+                speaking.check()
+        self._swept_at = now
+        self._sweeping = self._loop.call_later(interval_s, self._sweep)
 
     # -- what others call ------------------------------------------------------------------------
 
@@ -181,6 +192,15 @@ class GrpcTransport:
             await Listening(self, context).run()
         except MurmurateError as error:
             await context.abort(status_of(error), str(error)[:SENTENCE_MAX])
+        except GRPC_ERRORS:
+            pass  # the link broke
+        except Exception as bug:
+            if not is_bug(bug):
+                return
+            # Of ours, found by what somebody sent: it costs that one its link, and nobody else.
+            self.ears.rejected("bug", context.peer().rpartition(":")[0], repr(bug))
+            log.exception("a link ended unexpectedly")
+            await context.abort(grpc.StatusCode.INTERNAL, "a bug in this node")
         finally:
             self._talks -= 1
 

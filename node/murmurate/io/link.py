@@ -19,9 +19,13 @@ from murmurate.io import wire
 from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from murmurate.io.deadline import Deadline
 
 PIECE_BYTES_MIN = 64 << 10
+PIECE_BYTES_FIRST = 128 << 10
+"""A link begins with this: nobody knows yet whether it takes a millisecond or seconds."""
 SLOW_S, FAST_S = 1.0, 0.25
 """A piece that takes longer (shorter) than this makes the next one half (twice) as large."""
 NOTE_OVERHEAD = 8
@@ -69,6 +73,7 @@ class _Transfer:
     packed: Packed
     number: int = 0
     """0: not begun."""
+    began: float = 0.0
     sent: int = 0
     granted: bool = False
 
@@ -80,8 +85,12 @@ class _Transfer:
 class Link:
     """What waits for one peer, what is under way, and what has landed there."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, now: Callable[[], float], stall: Deadline) -> None:
+        """`stall` is told how long pieces take until they have landed: that is the link's own
+        pace, while a piece that was written may only wait nearer to the wire."""
         self._limits = limits
+        self._now = now
+        self._stall = stall
         self._notes: deque[bytes] = deque()
         self._notes_bytes = 0
         self._queue: deque[_Transfer] = deque()
@@ -89,7 +98,8 @@ class Link:
         """Begun and not landed, by number; only the last one may be incomplete."""
         self._bytes = 0
         self._number = 0
-        self._piece_bytes = wire.RAW_BYTES_MAX
+        self._piece_bytes = PIECE_BYTES_FIRST
+        self._last_raw = 0
 
     def post(self, note: bytes) -> None:
         self._notes.append(note)
@@ -126,6 +136,7 @@ class Link:
             room -= len(note) + NOTE_OVERHEAD
             notes.append(note)
         piece, raw = self._next_piece(room if notes else wire.REST_BYTES_MAX)
+        self._last_raw = len(raw)
         if not notes and not piece:
             return None
         return wire.encode_frame(notes=notes, piece=piece, raw=raw)
@@ -152,6 +163,7 @@ class Link:
         if first:
             self._number += 1
             transfer.number = self._number
+            transfer.began = self._now()
             transfer.granted = not offer
             self._under_way.append(self._queue.popleft())
         if offer:
@@ -171,10 +183,10 @@ class Link:
 
     def took(self, seconds: float) -> None:
         """How long the last frame took to leave."""
-        if seconds > SLOW_S:
+        if seconds > SLOW_S and self._last_raw:
             self._piece_bytes = max(PIECE_BYTES_MIN, self._piece_bytes // 2)
-        elif seconds < FAST_S and self._piece_bytes < wire.RAW_BYTES_MAX:
-            self._piece_bytes *= 2
+        elif seconds < FAST_S and self._last_raw == self._piece_bytes:
+            self._piece_bytes = min(wire.RAW_BYTES_MAX, self._piece_bytes * 2)
 
     def on_grants(self, grants: Sequence[wire.Grant]) -> None:
         for grant in grants:
@@ -195,6 +207,8 @@ class Link:
                 break
             self._under_way.popleft()
             self._bytes -= transfer.total
+            pieces = -(-transfer.total // wire.RAW_BYTES_MAX)
+            self._stall.note((self._now() - transfer.began) / pieces)
             landed.append(transfer.packed.message)
         if number > self._number or (self._under_way and self._under_way[0].number <= number):
             raise RemoteProtocolError("reply.landed", f"{number} was not sent yet")
@@ -203,5 +217,5 @@ class Link:
     def broke(self) -> list[Any]:
         """Start from nothing; returns the messages that are not known to have landed."""
         lost = [transfer.packed.message for transfer in (*self._under_way, *self._queue)]
-        self.__init__(self._limits)  # type: ignore[misc]
+        self.__init__(self._limits, self._now, self._stall)  # type: ignore[misc]
         return lost

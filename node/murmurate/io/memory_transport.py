@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from murmurate.errors import (
+    ChecksumMismatch,
     ConfigError,
     LocalProtocolError,
     MurmurateError,
@@ -253,7 +254,8 @@ class _Link:
                 self._hand_over(there, item)
             except RemoteProtocolError as error:
                 who = f"{transport.greeting.name} {transport.address}"
-                there.ears.rejected("malformed", transport.greeting.name, str(error))
+                reason = "digest" if isinstance(error, ChecksumMismatch) else "malformed"
+                there.ears.rejected(reason, transport.greeting.name, str(error))
                 there.quarantine.strike(who, there.loop.time())
                 self.fail(LocalProtocolError(str(error)))
             except MurmurateError as error:
@@ -291,6 +293,12 @@ class _Link:
         if item.nbytes > INLINE_BYTES and not there.ears.wants(sender, head.head):
             consumed()
             return
+        if isinstance(head.head, wire.SnapshotHead):
+            crc = wire.checksum(payload)
+            if crc != head.head.checksum:
+                there.ears.broke(sender, head.head, False)
+                problem = f"{crc:08x} of what arrived, not {head.head.checksum:08x}"
+                raise ChecksumMismatch("snapshot.checksum", problem)
         message = wire.put_together(head.head, payload.clone())
         there.ears.received(sender, message, partial(_call_soon, there.loop, consumed))
 

@@ -17,6 +17,7 @@ from murmurate.errors import RemoteProtocolError
 
 NAMES_MAX = 1024
 REASONS_MAX = 64
+SKETCH_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,19 @@ class Progress:
     """Nothing more will be published."""
     settled: bool = False
     """Everything the others made is in."""
+    bytes_by_codec: tuple[tuple[str, int], ...] = ()
+    """Of the bytes sent those of tensors, by codec, sorted."""
+    at: float = 0.0
+    """The teller's wall clock."""
+    delay_s: float = math.nan
+    """Of others' updates, until they are in its weights (`watch.outlook`)."""
+    staleness_now: float = math.nan
+    staleness_predicted: float = math.nan
+    lag: int = 0
+    """Updates it has heard of that are not in its weights."""
+    sketch: bytes = b""
+    """Its weights in a few numbers, of the instant `sketch_at` (`watch.sketch`)."""
+    sketch_at: int = 0
 
     def __post_init__(self) -> None:
         if problem := name_problem(self.name, Limits().name_bytes_max):
@@ -72,16 +86,10 @@ class Progress:
         _check_amount("staleness.mean", seen.mean)
         for value in (seen.count, seen.p50, seen.p99, seen.max):
             _check_count("staleness", value)
-        if len(self.rejected) > REASONS_MAX:
-            raise RemoteProtocolError("progress.rejected", f"at most {REASONS_MAX} reasons")
-        previous = ""
-        for reason, times in self.rejected:
-            if problem := name_problem(reason, Limits().name_bytes_max):
-                raise RemoteProtocolError("progress.rejected", problem)
-            if reason <= previous:
-                raise RemoteProtocolError("progress.rejected", f"{reason!r} is not in order")
-            _check_count("rejected", times)
-            previous = reason
+        _check_counts("rejected", self.rejected)
+        _check_counts("bytes_by_codec", self.bytes_by_codec)
+        if len(self.sketch) not in (0, SKETCH_BYTES):
+            raise RemoteProtocolError("progress.sketch", f"expected 0 or {SKETCH_BYTES} bytes")
 
 
 _COUNTS = (
@@ -94,6 +102,8 @@ _COUNTS = (
     "bytes_sent",
     "bytes_received",
     "last",
+    "lag",
+    "sketch_at",
 )
 
 
@@ -128,6 +138,19 @@ class Board:
 def _check_count(field: str, value: int) -> None:
     if not 0 <= value <= SEQ_MAX:
         raise RemoteProtocolError(f"progress.{field}", f"{value}, expected 0 to {SEQ_MAX}")
+
+
+def _check_counts(field: str, counts: tuple[tuple[str, int], ...]) -> None:
+    if len(counts) > REASONS_MAX:
+        raise RemoteProtocolError(f"progress.{field}", f"at most {REASONS_MAX} reasons")
+    previous = ""
+    for reason, times in counts:
+        if problem := name_problem(reason, Limits().name_bytes_max):
+            raise RemoteProtocolError(f"progress.{field}", problem)
+        if reason <= previous:
+            raise RemoteProtocolError(f"progress.{field}", f"{reason!r} is not in order")
+        _check_count(field, times)
+        previous = reason
 
 
 def _check_amount(field: str, value: float) -> None:

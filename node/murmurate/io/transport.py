@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from murmurate.io.deadline import Deadline
+
 if TYPE_CHECKING:
     from murmurate.core.averaging import Share
     from murmurate.core.message import Push, Snapshot
@@ -48,13 +50,19 @@ class Limits:
     budget_bytes: int = 64 << 20
     """Memory for large messages being put together; at least twice the largest of them."""
     dial_s: float = 5.0
-    """From the first packet to the other side's welcome."""
+    """From the first packet to the other side's welcome, at most; less to whom it took less."""
     backoff_min_s: float = 0.1
-    backoff_max_s: float = 2.0
+    backoff_max_s: float = 0.5
+    """An outage ends unannounced: after it a link is back within a second or two."""
     refused_s: float = 2.0
     """Who refused me is not asked again before."""
+    pause_s: float = 3.0
+    """A process that stands still for so long may be all right; see `io.deadline`."""
     stall_s: float = 10.0
-    """A transfer that does not move for this long costs the link."""
+    """A transfer that does not move costs the link: after this long when nothing is known yet,
+    later after `pause_s` and what its pieces usually take …"""
+    stall_max_s: float = 30.0
+    """… but never more than this."""
     partial_s: float = 60.0
     """How long the first part of a large message is kept after its link broke."""
     landed_s: float = 0.02
@@ -67,6 +75,10 @@ class Limits:
     strike_s: float = 60.0
     quarantine_min_s: float = 60.0
     quarantine_max_s: float = 3600.0
+
+    def stall(self, first: float) -> Deadline:
+        """How long a transfer with one peer may stand still; remembered when its link breaks."""
+        return Deadline(first=first, pause=self.pause_s, most=self.stall_max_s)
 
 
 class Ears(Protocol):
@@ -83,8 +95,13 @@ class Ears(Protocol):
     def wants(self, sender: str, head: BulkHead) -> bool:
         """Asked before a large message is sent. False: I have it already."""
 
-    def heard(self, sender: str) -> None:
-        """A piece of a long transfer arrived: its sender is alive, even if it says nothing else."""
+    def heard(self, sender: str, head: BulkHead) -> None:
+        """A piece of a long transfer arrived, or one begins: its sender is alive, even if it says
+        nothing else. Then either `received` follows or `broke`."""
+
+    def broke(self, sender: str, head: BulkHead, again: bool) -> None:
+        """A long transfer that had begun will not come to its end. `again`: its link broke, so that
+        it may go on on the next; else it was not what its head says."""
 
     def received(self, sender: str, message: Any, done: Callable[[], None]) -> None:
         """A whole message. Call `done` (any thread) once it is consumed; of a small one, or not.
@@ -101,6 +118,9 @@ class Ears(Protocol):
 
     def rejected(self, reason: str, sender: str, detail: str) -> None:
         """Something that came in was not used; `reason` is a counter's label."""
+
+    def fault(self, bug: BaseException) -> None:
+        """Something went wrong in the transport that nobody foresaw."""
 
 
 class Transport(Protocol):

@@ -10,6 +10,7 @@ from rich.table import Table
 from murmurate.core.message import Snapshot
 from murmurate.errors import PromiseBroken
 from murmurate.sim.options import Options
+from murmurate.sim.truth import without
 from murmurate.sim.world import World
 
 LIVE_MAX = 32
@@ -103,7 +104,7 @@ class ChurnWorld(World):
             gone = self.truth.forget(self.decided.pop(number), on_disk | on_the_way)
             for node in live:
                 if node.batch is not None:
-                    node.batch = (node.batch[0], node.batch[1] - gone)
+                    node.batch = (node.batch[0], without(node.batch[1], gone))
 
     def _measure(self) -> None:
         result = self.result

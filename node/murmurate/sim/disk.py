@@ -35,6 +35,8 @@ class Disk:
         self.history: tuple[Generation, ...] = ()
         self.log: dict[Dot, Push] = {}
         self.checkpoints: list[Snapshot] = []
+        self.kept: dict[int, tuple[tuple[Push, ...], tuple[Push, ...]]] = {}
+        """Log and store of each checkpoint, where not each update is logged."""
         self._pruned: dict[Dot, Push] = {}
 
     def new_epoch(self) -> int:
@@ -58,11 +60,18 @@ class Disk:
         else:
             raise KeyError(key)
 
-    def checkpoint(self, snapshot: Snapshot) -> None:
+    def checkpoint(
+        self,
+        snapshot: Snapshot,
+        log: tuple[Push, ...] = (),
+        store: tuple[Push, ...] = (),
+    ) -> None:
         """Written beside the old ones, synced, then renamed: there is always a whole one."""
         self._room()
         self._may_tear()
         self.checkpoints = [*self.checkpoints[1 - self.CHECKPOINTS_KEPT :], snapshot]
+        kept = {**self.kept, id(snapshot): (log, store)}
+        self.kept = {id(each): kept[id(each)] for each in self.checkpoints if id(each) in kept}
 
     def prune(self, dots: tuple[Dot, ...]) -> None:
         """Not synced: a crash may bring these back, which does no harm."""
@@ -92,6 +101,7 @@ class Disk:
         """Start as a newcomer under the same name: only the epoch counter and the vow are kept."""
         self.log = {}
         self.checkpoints = []
+        self.kept = {}
         self.history = ()
         self._pruned = {}
         self.wiped = True

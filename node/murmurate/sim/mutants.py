@@ -122,8 +122,8 @@ def _() -> list[Change]:
     def new_epoch(self: Disk) -> int:
         return self.epoch + 1
 
-    def checkpoint(self: Disk, snapshot: Snapshot) -> None:
-        original(self, snapshot)
+    def checkpoint(self: Disk, snapshot: Snapshot, *kept: Any) -> None:
+        original(self, snapshot, *kept)
         self.epoch += 1
 
     return [(Disk, "new_epoch", new_epoch), (Disk, "checkpoint", checkpoint)]
@@ -135,11 +135,12 @@ def _() -> list[Change]:
 
     def log_later(self: Swarm, node: Node, push: Push, context: frozenset[int]) -> None:
         log(self, node, push, context)
-        del node.disk.log[push.stamps[0].dot]
+        node.disk.log.pop(push.stamps[0].dot, None)
 
     def commit_and_log(self: Swarm, node: Node, push: Push) -> None:
         commit(self, node, push)
-        node.disk.log[push.stamps[0].dot] = push
+        if self.setting.log_each:
+            node.disk.log[push.stamps[0].dot] = push
 
     return [(Swarm, "_log", log_later), (Swarm, "_commit", commit_and_log)]
 
@@ -176,14 +177,14 @@ def _() -> list[Change]:
 def _() -> list[Change]:
     original = Disk.checkpoint
 
-    def checkpoint(self: Disk, snapshot: Snapshot) -> None:
+    def checkpoint(self: Disk, snapshot: Snapshot, *kept: Any) -> None:
         if self.checkpoints:
             older = self.checkpoints[-1]
             torn = replace(snapshot, clock=older.clock, history=older.history)
             _truths[id(torn)] = torn
             _pairs.append((snapshot, torn))
             snapshot = torn
-        original(self, snapshot)
+        original(self, snapshot, *kept)
 
     _truths: dict[int, Snapshot] = {}
     _pairs: list[tuple[Snapshot, Snapshot]] = []

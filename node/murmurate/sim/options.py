@@ -31,6 +31,9 @@ class Options:
     exact: bool | None = None
     drain: bool | None = None
     pace_s: float | None = None
+    log_each: bool | None = None
+    """Log each update before it is sent; else only checkpoints hold log and store, as `join` does,
+    and what a crash takes from one node the others give back."""
     digest_interval_s: float = 0.5
     forget_after_s: float = 6.0
 
@@ -76,6 +79,7 @@ class Setting:
     drain: bool
     """Fold at step boundaries, as the training thread does; else on arrival."""
     compact: bool
+    log_each: bool
     config: PeerConfig
     faults: Faults = field(default_factory=Faults)
 
@@ -131,8 +135,10 @@ def draw(rng: random.Random, options: Options) -> Setting:
             hostile_rate=sometimes(0.2, 0.3),
         )
     buffer_bytes = rng.choice((4, 16, 1024)) * PAYLOAD_BYTES
+    log_each = _given(options.log_each, rng.random() < 0.6)
     config = PeerConfig(
         topology=topology,
+        prune_applied=not log_each,
         outbox_bytes_max=buffer_bytes,
         log_bytes_max=buffer_bytes,
         store_bytes_max=4096 * PAYLOAD_BYTES,
@@ -152,6 +158,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
         exact=_given(options.exact, rng.random() < 0.9),
         drain=_given(options.drain, rng.random() < 0.5),
         compact=_given(options.compact, rng.random() < 0.25),
+        log_each=log_each,
         config=config,
         faults=faults,
     )

@@ -123,6 +123,9 @@ class Swarm:
         founder = founder or (before_checkpoint and node.name in self.founding[0].roster)
         checkpoint = node.disk.newest_checkpoint(self.setting.faults.bit_flip)
         log = tuple(node.disk.log.values())
+        store: tuple[Push, ...] = ()
+        if checkpoint is not None and not self.setting.log_each:
+            log, store = node.disk.kept[id(checkpoint)]
         if checkpoint is not None:
             replica = Replica(checkpoint.weights.clone(), checkpoint.clock.copy())
             history: tuple[Generation, ...] = checkpoint.history
@@ -136,7 +139,7 @@ class Swarm:
             rng=random.Random(f"{self.seed}/{node.name}/{epoch}"),
             config=self.setting.config,
             history=history,
-            past=Past(log=log, vow=node.disk.vow, history=node.disk.history),
+            past=Past(log=log, store=store, vow=node.disk.vow, history=node.disk.history),
             synced=checkpoint is not None or founder,
         )
         node.life += 1
@@ -149,10 +152,9 @@ class Swarm:
             node.peer.checkpointed(saved.clock, kept=kept)
         if founder and checkpoint is None:
             node.peer.checkpointed(Clock())  # so far a crash leaves nothing but the common start
-        self.truth.restored(
-            node.name, checkpoint, [push.stamps[0].dot for push in log], node.peer.clock
-        )
-        self._check_void(node.peer, node.disk)
+        dots = {dot: push for push in log for dot in push.dots}
+        self.truth.restored(node.name, checkpoint, list(dots), node.peer.clock)
+        self._check_void(node.peer, dots)
         self.note("starts", node.name, epoch)
         self._carry_out(node, node.peer.join(seed_peers, node.now(self.time)))
         self.at(self.time + self.rng.random() * TICK_S, self._tick, node, node.life)
@@ -177,10 +179,10 @@ class Swarm:
                 if one not in safe and dot not in other.disk.log:
                     raise PromiseBroken("P3", f"{node.name} lets go of {dot}, {name} may lose it")
 
-    def _check_void(self, peer: Peer, disk: Disk) -> None:
+    def _check_void(self, peer: Peer, log: dict[Dot, Push]) -> None:
         """What is not taken from the log must be closed, or older than anyone can understand."""
         for dot in peer.void_log:
-            age = self.newest - disk.log[dot].stamps[0].context.generation
+            age = self.newest - log[dot].stamps[0].context.generation
             if (dot.origin, dot.epoch) not in self.closed and age < peer.config.history_max:
                 raise PromiseBroken("P3", f"{peer.name} does not take {dot} from its log")
 
@@ -275,7 +277,8 @@ class Swarm:
             self._commit(node, push)
 
     def _log(self, node: Node, push: Push, true_context: frozenset[int]) -> None:
-        node.disk.append(push)
+        if self.setting.log_each:
+            node.disk.append(push)
         self.truth.published(push, true_context)
         self.note("logs", node.name, push.stamps[0].dot)
 
@@ -307,7 +310,10 @@ class Swarm:
         snapshot = node.peer.snapshot()
         self.truth.snapshot_made(node.name, snapshot)
         try:
-            node.disk.checkpoint(snapshot)
+            if self.setting.log_each:
+                node.disk.checkpoint(snapshot)
+            else:
+                node.disk.checkpoint(snapshot, tuple(node.peer.log), tuple(node.peer.store))
         except DiskFull:
             return True
         except PowerCut:
@@ -368,7 +374,7 @@ class Swarm:
 
     def _check_logged(self, node: Node, push: Push) -> None:
         """Nothing of its own leaves a machine that its disk does not have."""
-        for dot in push.dots:
+        for dot in push.dots if self.setting.log_each else ():
             if dot.origin == node.name and not node.disk.has_logged(dot):
                 raise PromiseBroken("P2", f"{node.name} sends {dot}, which is not in its log")
 
@@ -432,8 +438,9 @@ class Swarm:
                 except DiskFull:
                     return
             elif isinstance(effect, Prune):
-                self._check_durable(node, effect.dots)
-                node.disk.prune(effect.dots)
+                if self.setting.log_each:
+                    self._check_durable(node, effect.dots)
+                    node.disk.prune(effect.dots)
             elif isinstance(effect, Verdict):
                 self.counts[f"verdict: {effect.state}"] += 1
                 self.note(effect.state, node.name, effect.name)

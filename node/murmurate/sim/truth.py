@@ -20,6 +20,15 @@ RELATIVE_ERROR = 1e-6
 """Floating-point replicas: how far a sum may be off, relative to the sum of all sizes."""
 
 
+def without(context: frozenset[int], gone: set[int]) -> frozenset[int]:
+    """A context in terms of sets from which `gone` was taken, that all have.
+
+    What it lacked of them still counts, whoever applies its update: it is marked by a number that
+    no set has.
+    """
+    return (context - gone) | {-1 - one for one in gone - context}
+
+
 @dataclass(slots=True)
 class Held:
     """What one node really has: the ids, and their sum."""
@@ -155,7 +164,9 @@ class Truth:
         self.snapshots = {key: self.snapshots[key] for key in snapshots if key in self.snapshots}
         for held in (*self.held.values(), *(held for _, held in self.snapshots.values())):
             held.ids -= gone
-        self.contexts = {one: ids - gone for one, ids in self.contexts.items() if one not in gone}
+        self.contexts = {
+            one: without(ids, gone) for one, ids in self.contexts.items() if one not in gone
+        }
         self.forgotten += len(gone)
         return gone
 

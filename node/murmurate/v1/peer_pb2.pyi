@@ -108,14 +108,26 @@ class Bulk(_message.Message):
     def __init__(self, number: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., push: _Optional[_Union[PushHead, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotHead, _Mapping]] = ..., share: _Optional[_Union[ShareHead, _Mapping]] = ..., offer: bool = ..., key: _Optional[int] = ...) -> None: ...
 
 class PushHead(_message.Message):
-    __slots__ = ("dtype", "lives", "stamps")
+    __slots__ = ("dtype", "lives", "stamps", "parts", "size")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
     STAMPS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     lives: _containers.RepeatedCompositeFieldContainer[Life]
     stamps: _containers.RepeatedCompositeFieldContainer[Stamp]
-    def __init__(self, dtype: _Optional[str] = ..., lives: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., stamps: _Optional[_Iterable[_Union[Stamp, _Mapping]]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    size: int
+    def __init__(self, dtype: _Optional[str] = ..., lives: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., stamps: _Optional[_Iterable[_Union[Stamp, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("codec", "bytes")
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    codec: str
+    bytes: int
+    def __init__(self, codec: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("origin", "epoch")
@@ -140,16 +152,18 @@ class Stamp(_message.Message):
     def __init__(self, life: _Optional[int] = ..., seq: _Optional[int] = ..., context: _Optional[bytes] = ..., back: _Optional[int] = ..., added: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SnapshotHead(_message.Message):
-    __slots__ = ("dtype", "clock", "history", "members")
+    __slots__ = ("dtype", "clock", "history", "members", "checksum")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     clock: bytes
     history: _containers.RepeatedCompositeFieldContainer[Generation]
     members: _containers.RepeatedCompositeFieldContainer[Rumour]
-    def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ...) -> None: ...
+    checksum: int
+    def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class ShareHead(_message.Message):
     __slots__ = ("seq", "epoch", "to_epoch", "clock", "seen")
@@ -376,7 +390,7 @@ class Receipt(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled")
+    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +410,14 @@ class Progress(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BY_CODEC_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_NOW_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     version: int
@@ -415,7 +437,15 @@ class Progress(_message.Message):
     last: int
     done: bool
     settled: bool
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ...) -> None: ...
+    bytes_by_codec: _containers.RepeatedCompositeFieldContainer[Count]
+    at: float
+    delay_s: float
+    staleness_now: float
+    staleness_predicted: float
+    lag: int
+    sketch: bytes
+    sketch_at: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ...) -> None: ...
 
 class Count(_message.Message):
     __slots__ = ("reason", "count")
@@ -444,7 +474,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("version", "instance", "run", "swarm", "name", "epoch", "address", "synced", "schema", "tensors", "members", "clock", "progress", "rule")
+    __slots__ = ("version", "instance", "run", "swarm", "name", "epoch", "address", "synced", "schema", "tensors", "members", "clock", "progress", "rule", "folds", "arrived")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -459,6 +489,8 @@ class Description(_message.Message):
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    FOLDS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
     version: int
     instance: str
     run: str
@@ -473,7 +505,9 @@ class Description(_message.Message):
     clock: bytes
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     rule: str
-    def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., synced: bool = ..., schema: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., clock: _Optional[bytes] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., rule: _Optional[str] = ...) -> None: ...
+    folds: _containers.RepeatedCompositeFieldContainer[Fold]
+    arrived: bytes
+    def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., synced: bool = ..., schema: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberDescription, _Mapping]]] = ..., clock: _Optional[bytes] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., rule: _Optional[str] = ..., folds: _Optional[_Iterable[_Union[Fold, _Mapping]]] = ..., arrived: _Optional[bytes] = ...) -> None: ...
 
 class TensorDescription(_message.Message):
     __slots__ = ("name", "dtype", "shape")

@@ -55,6 +55,8 @@ class Evaluation:
 
     loss: float
     accuracy: float
+    accuracy_of: tuple[float, ...] = ()
+    """By class, where there are classes; nan for one of which the test set has none."""
 
 
 class Workload(Protocol):

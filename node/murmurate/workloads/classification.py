@@ -81,13 +81,17 @@ class Classification:
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         model.eval()
-        loss, right, count = 0.0, 0, len(self._test_labels)
+        loss, count = 0.0, len(self._test_labels)
+        classes = int(max(self._labels.max(), self._test_labels.max())) + 1
+        there, right = torch.zeros(2, classes, dtype=torch.int64)
         with torch.no_grad():
             for start in range(0, count, EVALUATION_BATCH):
                 here = slice(start, start + EVALUATION_BATCH)
                 labels = self._test_labels[here]
                 logits = model(self._numbers(self._test_inputs[here]))
                 loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-                right += int((logits.argmax(1) == labels).sum())
+                there += torch.bincount(labels, minlength=classes)
+                right += torch.bincount(labels[logits.argmax(1) == labels], minlength=classes)
         model.train()
-        return Evaluation(loss / count, right / count)
+        by_class = tuple((right.double() / there).tolist())  # 0 / 0 is nan
+        return Evaluation(loss / count, int(right.sum()) / count, by_class)

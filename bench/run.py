@@ -1,0 +1,86 @@
+"""What it costs, as ratios from one interleaved run.
+
+    python bench/run.py [SCENARIO …] [--repetitions 7] [--seconds 4] [--quick] [--json FILE]
+
+core       distance of clocks, a fold against the bare add
+wire       a push against bare TCP, torch.distributed send/recv, one protobuf message
+exchange   averaging a model between two peers, against gloo's all_reduce and bare TCP both ways
+pair pair128 four straggler
+           LeNet-5 against processes that do not communicate, DDP over gloo, Hogwild
+latency memory start
+           from the hook to applied; a node's peak; the command line
+codec      what the codecs cost (bench/codec.py)
+
+Without names: all of them, in about a quarter of an hour. The JSON goes to bench/results unless a
+file is given; how to read it: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import core
+import exchange
+import report
+import train
+import wire
+from report import Effort, Goal, Report
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def scenarios() -> dict[str, report.Scenario]:
+    found = {**core.SCENARIOS, **wire.SCENARIOS, **exchange.SCENARIOS, **train.SCENARIOS}
+    return found | {"codec": codecs}
+
+
+def codecs(report: Report, effort: Effort) -> None:
+    """Speeds only; `python bench/codec.py accuracy` has what they cost in accuracy."""
+    import codec
+
+    if effort.quick:
+        codec.ELEMENTS, codec.PAIRS = 1_000_000, 1
+    found = codec.speeds()
+    report.keep("speeds", found)
+    for what, row in found.items():
+        goal = Goal(value=codec.GOALS[what]) if what in codec.GOALS else None
+        report.add(what, (row["ratio_min"], row["ratio"], row["ratio_max"]), unit="x", goal=goal)
+
+
+def parse(known: dict[str, report.Scenario], what: str | None) -> argparse.Namespace:
+    """The options all entries share."""
+    parser = argparse.ArgumentParser(
+        description=what, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(known))
+    parser.add_argument("--repetitions", type=int, default=7, help="turns of each contender")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of training in one turn")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
+    parser.add_argument("--size", help="only this one where there are several, as '100 MB'")
+    parser.add_argument("--quick", action="store_true", help="only to see that it runs")
+    parser.add_argument("--json", type=Path, help="default: a new file in bench/results")
+    options = parser.parse_args()
+    if unknown := [name for name in options.scenarios if name not in known]:
+        parser.error(f"{unknown[0]!r}: expected {', '.join(known)}")
+    return options
+
+
+def main(known: dict[str, report.Scenario], what: str | None) -> int:
+    options = parse(known, what)
+    effort = report.Effort(
+        repetitions=1 if options.quick else options.repetitions,
+        seconds=0.5 if options.quick else options.seconds,
+        seed=options.seed,
+        quick=options.quick,
+        size=options.size,
+    )
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    chosen = {name: known[name] for name in options.scenarios or known}
+    return report.run_all(chosen, effort, options.json or RESULTS / f"{stamp}.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main(scenarios(), __doc__))

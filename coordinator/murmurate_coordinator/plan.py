@@ -1,0 +1,159 @@
+"""Who gets how much: members and what they can do, to a numbered plan. Pure.
+
+Shares follow speed, so that all take about the same time for a step, as far as the declared memory
+goes. ResIST's rule updates them: share ∝ old share / measured time, which is what `speed` is when
+it is measured as units trained in a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from murmurate.core.partition.cover import check_identity
+from murmurate.core.partition.deal import apportion, deal
+from murmurate.core.partition.structure import Held, Structure
+from murmurate.errors import ConfigError
+
+MEMORY_COPIES = 3
+"""Of a subnet's tensors that training holds: themselves, gradients, one optimizer buffer."""
+FREE = ""
+"""The owner of a share that nobody has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a member can do."""
+
+    speed: float = 1.0
+    """Relative to the others."""
+    memory_bytes: int | None = None
+    """For tensors, gradients and optimizer; None: enough for anything."""
+
+    def __post_init__(self) -> None:
+        if not (self.speed > 0 and math.isfinite(self.speed)):
+            raise ConfigError(f"share {self.speed:g}: must be a number above 0")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise ConfigError(f"memory {self.memory_bytes}: must be at least 1 byte")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A numbered partition: what each owner holds. FREE is nobody's."""
+
+    number: int
+    shares: Mapping[str, Held] = field(default_factory=dict)
+
+
+def make_plan(
+    number: int,
+    structure: Structure,
+    members: Mapping[str, Capacity],
+    rng: np.random.Generator,
+    *,
+    spare: bool = False,
+    whole: bool = False,
+) -> Plan:
+    """A new partition, drawn at random; `spare`: one share more, FREE; `whole`: all hold all.
+
+    ConfigError when it cannot be: more members than units, or less memory than the model.
+    """
+    if not members:
+        return Plan(number)
+    if whole:
+        shares = [structure.everything() for _ in members]
+        for name, capacity in members.items():
+            _check_memory(structure, shares[0], name, capacity)
+        return Plan(number, dict(zip(members, shares, strict=True)))
+    owners = [*members, *([FREE] if spare else [])]
+    shares = deal(structure, fitting(structure, members, spare=spare), rng)
+    for (name, capacity), held in zip(members.items(), shares, strict=False):
+        _check_memory(structure, held, name, capacity)
+    check_identity(structure, shares)
+    return Plan(number, dict(zip(owners, shares, strict=True)))
+
+
+def targets(
+    structure: Structure,
+    dealt: Sequence[int],
+    members: Mapping[str, Capacity],
+    *,
+    spare: bool = False,
+) -> dict[str, list[int]]:
+    """How many units of each dealt group every member should have; FREE too, if there is a spare."""
+    owners = [*members, *([FREE] if spare else [])]
+    weights = fitting(structure, members, spare=spare)
+    sizes = [apportion(structure.groups[g].count, weights) for g in dealt]
+    return {name: [row[k] for row in sizes] for k, name in enumerate(owners)}
+
+
+def fitting(
+    structure: Structure, members: Mapping[str, Capacity], *, spare: bool = False
+) -> list[float]:
+    """Weights that follow speed and respect memory; what one cannot hold goes to the others."""
+    names = list(members)
+    speeds = [members[name].speed for name in names]
+    if spare:
+        names.append(FREE)
+        speeds.append(sum(speeds) / len(speeds))
+    capped: dict[int, float] = {}  # fractions of all units
+    for _ in range(len(names) + 1):
+        left = 1.0 - sum(capped.values())
+        rest = sum(s for k, s in enumerate(speeds) if k not in capped)
+        if not rest:
+            if left > 1e-9:
+                raise ConfigError("memory: all members together cannot hold the model")
+            break
+        fractions = [capped.get(k, left * speeds[k] / rest) for k in range(len(names))]
+        over = {
+            k: most
+            for k, name in enumerate(names)
+            if name != FREE
+            and k not in capped
+            and (most := _most(structure, name, members[name])) < fractions[k]
+        }
+        if not over:
+            return fractions
+        capped.update(over)
+        if sum(capped.values()) >= 1.0:
+            break
+    return [capped.get(k, 1e-9) for k in range(len(names))]
+
+
+def _most(structure: Structure, name: str, capacity: Capacity) -> float:
+    """The largest fraction of every axis that fits into a member's memory."""
+    if capacity.memory_bytes is None:
+        return 1.0
+    largest = max((group.count for group in structure.groups), default=1)
+    low, high = 0, largest  # in units of the widest axis
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _bytes(structure, middle / largest) <= capacity.memory_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    if not low:
+        need = _bytes(structure, 1 / largest)
+        raise ConfigError(
+            f"memory of {name}: {capacity.memory_bytes} bytes, the smallest subnet needs {need}"
+        )
+    # Rounding may add a unit to every axis: leave room for it.
+    return low / largest if low == largest else max(low - 1, 0.5) / largest
+
+
+def _bytes(structure: Structure, fraction: float) -> int:
+    held = structure.nothing()
+    for group in structure.groups:
+        held[group.first : group.first + max(1, math.ceil(group.count * fraction))] = True
+    return structure.nbytes(held) * MEMORY_COPIES
+
+
+def _check_memory(structure: Structure, held: Held, name: str, capacity: Capacity) -> None:
+    need = structure.nbytes(held) * MEMORY_COPIES
+    if capacity.memory_bytes is not None and need > capacity.memory_bytes:
+        raise ConfigError(
+            f"memory of {name}: {capacity.memory_bytes} bytes, its subnet needs {need}"
+        )

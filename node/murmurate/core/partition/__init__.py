@@ -1,0 +1,42 @@
+"""Independent subnet training (paper 001): which parts of a model can be held by one peer alone.
+
+    analyse(model, example)   what can be dealt: a Structure (docs/ist.md says how it is found)
+    deal(structure, …)        units to shares, of any widths
+    cut(model, structure, …)  a subnet, a plain nn.Module
+    paste(weights, …)         its values back into the whole
+"""
+
+from __future__ import annotations
+
+from murmurate.core.partition.analysis import analyse
+from murmurate.core.partition.cover import (
+    Cover,
+    check_identity,
+    coverage,
+    paste,
+    share_weights,
+)
+from murmurate.core.partition.deal import apportion, deal, nested
+from murmurate.core.partition.structure import Group, Held, Structure, Tensor
+from murmurate.core.partition.subnet import cut, load, masked, part_of, weights_of
+
+__all__ = [
+    "Cover",
+    "Group",
+    "Held",
+    "Structure",
+    "Tensor",
+    "analyse",
+    "apportion",
+    "check_identity",
+    "coverage",
+    "cut",
+    "deal",
+    "load",
+    "masked",
+    "nested",
+    "part_of",
+    "paste",
+    "share_weights",
+    "weights_of",
+]

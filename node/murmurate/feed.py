@@ -1,0 +1,407 @@
+"""Batches from a generator for a training loop that never waits for the network if it can help it.
+
+A thread keeps some batches ready, and claims them ahead, in groups, for the updates they will be in
+(`core.ledger`). An update does not leave before the generator has confirmed all its claims
+(`may_publish`), which is normally long before its steps are done. If not, the steps stay with the
+next ones, in the same update: nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from murmurate.core.dealer import CREDITS_MAX, Totals
+from murmurate.core.ledger import Ledger
+from murmurate.errors import MurmurateError, PeerUnavailable, RemoteProtocolError, SchemaMismatch
+from murmurate.io import generator_wire as wire
+from murmurate.io.generator_batch import Batch
+from murmurate.io.generator_link import GeneratorLink, lasting
+from murmurate.io.transport import Limits
+
+if TYPE_CHECKING:
+    from murmurate.session import Swarm
+
+log = logging.getLogger("murmurate")
+
+GROUP_S = 0.01
+"""A group of batches is so many that training on it takes this long, or twice as long as an answer:
+then messages are few, and answers in time. One, where a step takes longer."""
+GROUP_MAX = 16
+GROUPS_AHEAD = 3
+"""Ready or on their way."""
+AHEAD_MIN = 4
+SAY_S = 5.0
+"""Between two lines about a generator that is not there."""
+LINGER_S = 0.2
+"""After so long without a batch, steps that wait for more steps are published."""
+FOLLOW_S = 0.05
+CONFIRM_S = 2.0
+CLOSE_S = 5.0
+DRAIN_S = 0.05
+"""gRPC still tells a closed stream's end to its loop, which must be there."""
+ALONE_S = 5.0
+PAGE_BITS, PAGES_MAX = 1 << 16, 4096
+
+
+class Feed:
+    """The batches of one node. `next` and the methods of `session.Source` are for the training
+    thread, those of `Taker` for the link's."""
+
+    def __init__(
+        self,
+        swarm: Swarm,
+        address: str,
+        *,
+        audit: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`audit`: a file for a line of JSON per update: who made it, and the batches in it."""
+        self.address = address
+        self.samples = 0
+        """In each batch; known when the generator has answered."""
+        self.totals: Totals | None = None
+        self.consumed = 0
+        """Batches in updates of mine."""
+        self._swarm = swarm
+        self._audit = open(audit, "a", encoding="utf-8") if audit is not None else None  # noqa: SIM115
+        self._runtime = swarm._runtime
+        self._lock = threading.Lock()
+        self._ready: dict[int, Batch] = {}
+        self._book = Ledger(self._runtime.peer.seq + 1)
+        self._coming = 0
+        """Asked for and not here yet."""
+        self._epoch = self._runtime.peer.epoch
+        self._lease = 0.0
+        self._group = max(1, swarm._every)
+        self._step_s = self._answer_s = 0.0
+        self._taken_at = 0.0
+        self._claimed_at = 0.0
+        """When the claims were sent whose answer is timed; 0: none."""
+        self._seen = _Seen()
+        self._highest = 0
+        self._welcome: wire.FeedWelcome | None = None
+        self._given_up: MurmurateError | None = None
+        self._connected = False
+        self._lost_at = time.monotonic()
+        self._said_at = time.monotonic()
+        self._link = GeneratorLink(address, self, limits)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._kicked = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="murmurate-feed", daemon=True)
+        swarm._source = self
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.run(self._speak())
+
+    async def _speak(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._link.run()
+        except asyncio.CancelledError:
+            pass  # closed while nobody answered
+        except BaseException as error:
+            self._runtime._fail(error)  # raised in the training thread, at its next step
+            raise
+        finally:
+            await asyncio.sleep(DRAIN_S)
+
+    # -- the training thread ---------------------------------------------------------------------
+
+    def next(self, idle: Callable[[], bool] = lambda: False) -> Batch | None:
+        """The next batch; None: there are no more, or `idle` said so.
+
+        Waiting for one, the node follows the swarm; `idle` is called now and then.
+        """
+        began: float | None = None
+        while True:
+            self._runtime.check()
+            if self._book.spoiled:
+                self._swarm.discard()
+            batch = self._take()
+            if batch is not None or self._over():
+                break
+            began = began or time.monotonic()
+            if idle():
+                break
+            if time.monotonic() - began > LINGER_S:
+                self._swarm.publish()
+            self._swarm.follow(lambda: bool(self._ready or self._book.spoiled), FOLLOW_S)
+        if began is not None:
+            self._runtime.tally.wait_s += time.monotonic() - began
+        return batch
+
+    def _take(self) -> Batch | None:
+        with self._runtime.lock:
+            peer = self._runtime.peer
+            epoch, seq, synced = peer.epoch, peer.seq + 1, peer.synced
+        if not synced:
+            return None  # a snapshot will come, and take the steps before it away
+        with self._lock:
+            if epoch != self._epoch:
+                self._begin_life(epoch, seq)
+            number = self._book.take(seq)
+            if number is None:
+                return None
+            batch = self._ready.pop(number)
+            self._time_step()
+            if self._book.claims or self._missing() >= self._group:
+                self._kick()
+        return batch
+
+    def _time_step(self) -> None:
+        """How many batches go into one update."""
+        now = time.monotonic()
+        step_s = now - self._taken_at
+        self._taken_at = now
+        if step_s > 1.0:
+            return  # a pause, or long enough for a group of one
+        self._step_s = step_s if not self._step_s else 0.95 * self._step_s + 0.05 * step_s
+        every = self._swarm._every
+        wanted = max(GROUP_S, 2 * self._answer_s) / max(self._step_s, 1e-6)
+        groups = min(GROUP_MAX, max(1.0, wanted)) / every
+        self._group = every * max(1, round(groups))
+
+    def _missing(self) -> int:
+        """Batches that should be on their way and are not."""
+        ahead = min(CREDITS_MAX, max(AHEAD_MIN, GROUPS_AHEAD * self._group))
+        return ahead - len(self._ready) - self._coming
+
+    def _begin_life(self, epoch: int, seq: int) -> None:
+        """What was dealt to my last life is not mine: the generator finds out what became of it."""
+        self._epoch = epoch
+        self._forget_stream()
+        self._book.restart(seq)
+        self._call(self._link.renew)
+
+    def _over(self) -> bool:
+        """Whether there will be no more batches."""
+        if self._given_up is not None:
+            if isinstance(self._given_up, SchemaMismatch) and self._welcome is None:
+                raise SchemaMismatch(f"the generator at {self.address}: {self._given_up}")
+            return True
+        if self.totals is not None:
+            return True
+        lost_s = time.monotonic() - self._lost_at
+        return not self._connected and lost_s > ALONE_S and self._others_are_done()
+
+    def _others_are_done(self) -> bool:
+        """Whether the end came while I was not listening."""
+        runtime = self._runtime
+        with runtime.lock:
+            done = [entry.done for entry in runtime.board if entry.name != runtime.name]
+        return bool(done) and all(done)
+
+    def close(self) -> None:
+        """No more steps: what is claimed is confirmed or taken back, the rest is for others."""
+        with self._lock:
+            self._book.give_up_ready()
+            self._ready.clear()
+            self._closing = True
+        self._kick()
+        self._swarm.follow(lambda: self.may_publish() or not self._connected, CONFIRM_S)
+        if self.may_publish():
+            self._swarm.publish()
+        else:
+            self._swarm.discard()
+        self._call(self._link.close)
+        self._thread.join(CLOSE_S)
+        if self._audit is not None:
+            self._audit.close()
+
+    # -- Source: what becomes of the steps (the training thread) -----------------------------------
+
+    def may_publish(self) -> bool:
+        with self._lock:
+            leased = not self._book.open or time.monotonic() < self._lease
+            return leased and self._book.may_publish()
+
+    def published(self) -> None:
+        with self._lock:
+            dot = (self._runtime.name, self._epoch, self._book.seq)
+            numbers = self._book.published()
+            for number in numbers:
+                self._seen.add(number)
+            self.consumed += len(numbers)
+        if self._audit is not None and numbers:
+            self._audit.write(json.dumps({"update": dot, "batches": numbers}) + "\n")
+            self._audit.flush()
+
+    def dropped(self) -> None:
+        """The steps since the last update are not in the weights any more."""
+        with self._lock:
+            self._book.drop()
+        self._kick()
+
+    def undone(self) -> None:
+        """Their result was not finite: nobody else needs to try."""
+        with self._lock:
+            self._book.drop(spent=True)
+        self._kick()
+
+    # -- Taker: what the link hears ----------------------------------------------------------------
+
+    def hello(self) -> wire.FeedHello:
+        with self._lock:
+            self._forget_stream()
+            claims = self._book.restart()
+            return wire.FeedHello(
+                run=self._runtime.settings.run,
+                swarm=self._runtime.swarm,
+                name=self._runtime.name,
+                epoch=self._epoch,
+                address=self._runtime.transport.address,
+                seq=self._book.seq,
+                claims=tuple(claims),
+            )
+
+    def _forget_stream(self) -> None:
+        """What was said and heard on the last stream and is not settled."""
+        self._ready.clear()
+        self._coming = 0
+        self._lease = self._claimed_at = 0.0
+
+    def welcomed(self, welcome: wire.FeedWelcome) -> None:
+        before = self._welcome
+        if before is not None and before.instance != welcome.instance:
+            raise SchemaMismatch(
+                "it is another one than before, and would deal what was trained on already"
+            )
+        if before is not None and before.tensors != welcome.tensors:
+            was, now = (" ".join(map(str, w.tensors)) for w in (before, welcome))
+            raise SchemaMismatch(f"its batches are {now} now, they were {was}")
+        with self._lock:
+            self._welcome = welcome
+            self.samples = welcome.samples
+            if not self._connected:
+                self._connected = True
+                log.info("%s: batches come from %s", self._runtime.name, self.address)
+
+    def ask(self) -> wire.Ask | None:
+        with self._lock:
+            self._kicked = False
+            more = self._missing() if self.totals is None and not self._closing else 0
+            more = more if more >= self._group or not (self._ready or self._coming) else 0
+            claims, back, spent = self._book.sent()
+            if not (more or claims or back or spent):
+                return None
+            self._coming += more
+            if claims and not self._claimed_at:
+                self._claimed_at = time.monotonic()
+            return wire.Ask(pull=more, claims=claims, back=back, spent=spent)
+
+    def dealt(self, batches: list[tuple[int, Batch]]) -> None:
+        repeated = []
+        with self._lock:
+            for number, batch in batches:
+                self._coming = max(0, self._coming - 1)
+                self._highest = max(self._highest, number)
+                if number in self._book or number in self._seen:
+                    repeated.append(number)
+                elif self._closing:
+                    self._book.back.append(number)
+                else:
+                    self._ready[number] = batch
+                    self._book.arrive(number, self._group)
+        for number in repeated:
+            detail = f"batch {number} again, which is trained on already"
+            self._runtime.rejected("batch_repeated", self.address, detail)
+        self._link.wake()
+        self._notify()
+
+    def confirmed(self, number: int) -> None:
+        with self._lock:
+            self._book.confirmed(number)
+            if self._claimed_at:
+                answer_s = time.monotonic() - self._claimed_at
+                self._claimed_at = 0.0
+                self._answer_s = (
+                    answer_s if not self._answer_s else (0.9 * self._answer_s + 0.1 * answer_s)
+                )
+
+    def denied(self, number: int) -> None:
+        with self._lock:
+            self._book.denied(number)
+            self._ready.pop(number, None)
+        self._link.wake()
+        self._notify()
+
+    def leased(self, until: float) -> None:
+        with self._lock:
+            self._lease = max(self._lease, until)
+
+    def ended(self, totals: Totals) -> None:
+        welcome = self._welcome
+        announced = welcome.batches if welcome is not None else 0
+        wrong = totals.consumed != totals.batches or self._highest > totals.batches
+        if wrong or (announced and announced != totals.batches):
+            detail = (
+                f"the end says {totals.consumed} of {totals.batches} batches, announced were"
+                f" {announced or 'none'}, the highest number here was {self._highest}"
+            )
+            self._runtime.rejected("batch_skipped", self.address, detail)
+        self.totals = totals
+        self._notify()
+
+    def skipped(self, count: int) -> None:
+        self._runtime.rejected("batch_skipped", self.address, f"{count} batches did not come")
+
+    def broke(self, error: MurmurateError | None) -> None:
+        now = time.monotonic()
+        if self._connected:
+            self._lost_at = now
+        self._connected = False
+        if error is not None and lasting(error):
+            if isinstance(error, RemoteProtocolError):
+                self._runtime.rejected("malformed", self.address, str(error))
+            log.warning("no more batches from the generator at %s: %s", self.address, error)
+            self._given_up = error
+        elif self.totals is None and now - self._said_at > SAY_S:
+            self._said_at = now
+            why = error if error is not None else PeerUnavailable("the stream broke")
+            log.warning("%s: no batches, following the swarm; trying again", why)
+        self._notify()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _kick(self) -> None:
+        if not self._kicked:
+            self._kicked = True
+            self._call(self._link.wake)
+
+    def _call(self, act: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it ended just now
+                loop.call_soon_threadsafe(act)
+
+    def _notify(self) -> None:
+        with self._runtime.news:
+            self._runtime.news.notify_all()
+
+
+class _Seen:
+    """A set of numbers, a bit for each: those that were trained on."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def add(self, number: int) -> None:
+        page, bit = divmod(number, PAGE_BITS)
+        if page not in self._pages:
+            self._pages[page] = bytearray(PAGE_BITS // 8)
+            if len(self._pages) > PAGES_MAX:
+                del self._pages[min(self._pages)]
+        self._pages[page][bit >> 3] |= 1 << (bit & 7)
+
+    def __contains__(self, number: int) -> bool:
+        page, bit = divmod(number, PAGE_BITS)
+        return page in self._pages and bool(self._pages[page][bit >> 3] >> (bit & 7) & 1)

@@ -1,0 +1,146 @@
+"""Giving snapshots away, at little cost to the training of the one who gives.
+
+A copy of large weights is made into memory that another thread has touched before (fresh memory
+costs five times the copy), so training waits for the copy alone: 10 ms for 100 MB. The checksum is
+computed in that thread, too. Whoever asks within a second gets the same copy; so does one whose
+link broke, for a while: the part that it has is then not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from murmurate.core import buffers
+from murmurate.core.message import Snapshot
+from murmurate.io.transport import Transport
+from murmurate.io.wire import checksum
+
+SHARE_S = 1.0
+"""Who asks within this time gets the same snapshot."""
+KEEP_S = 30.0
+"""How long one that broke off is kept for its next try."""
+GIFTS_MAX = 2
+"""Different snapshots at a time; whoever else asks gets none, and asks somebody else."""
+PAGE_BYTES = 4096
+SMALL_BYTES = 1 << 20
+"""Below this another thread costs more than it saves."""
+
+
+@dataclass(slots=True, eq=False)
+class _Gift:
+    snapshot: Snapshot
+    made_at: float
+    under_way: set[str] = field(default_factory=set)
+    broken: dict[str, float] = field(default_factory=dict)
+    """To whom it broke off, and until when it is kept."""
+
+
+class Giving:
+    """Who is given which snapshot. On the thread of the event loop only."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        weights: torch.Tensor,
+        *,
+        make: Callable[[], Snapshot | None],
+        carry: Callable[[str, Snapshot], None],
+        do: Callable[[Coroutine[Any, Any, None]], None],
+        now: Callable[[], float],
+    ) -> None:
+        """`make`: a snapshot of this instant, or None: there is none to give. `do`: beside
+        everything else, and its failure is everyone's."""
+        self._transport = transport
+        self._size, self._dtype = weights.numel(), weights.dtype
+        self._make, self._carry, self._do, self._now = make, carry, do, now
+        self._gifts: list[_Gift] = []
+        self._waiting: dict[str, None] = {}
+        """For whom one is being made."""
+        self._again: set[str] = set()
+        """Who asked again, and whose link is not back yet."""
+
+    def asked(self, to: str) -> None:
+        """It gets a snapshot: one at a time, however often it asks."""
+        now = self._now()
+        for gift in self._gifts:
+            if to in gift.under_way or to in gift.broken:
+                self._again.add(to)
+                self._go_on(gift)
+                return
+        if self._waiting:
+            self._waiting[to] = None
+        elif self._gifts and now < self._gifts[-1].made_at + SHARE_S:
+            self._give(self._gifts[-1], to)
+        elif len(self._gifts) < GIFTS_MAX:
+            self._waiting[to] = None
+            self._do(self._prepare())
+
+    def landed(self, to: str) -> None:
+        for gift in self._gifts:
+            gift.under_way.discard(to)
+        self._again.discard(to)
+
+    def lost(self, to: str) -> None:
+        for gift in self._gifts:
+            if to in gift.under_way:
+                gift.under_way.remove(to)
+                gift.broken[to] = self._now() + KEEP_S
+
+    def sweep(self, live: Container[str]) -> None:
+        """Now and then: go on with what broke off, and let go of what nobody waits for."""
+        now = self._now()
+        for gift in self._gifts:
+            self._go_on(gift)
+            for to, until in list(gift.broken.items()):
+                if now >= until or to not in live:
+                    del gift.broken[to]
+                    self._again.discard(to)
+        self._gifts = [
+            gift
+            for gift in self._gifts
+            if gift.under_way or gift.broken or now < gift.made_at + SHARE_S
+        ]
+
+    def forget(self) -> None:
+        """Another life begins: none of these is its own."""
+        self._gifts.clear()
+        self._again.clear()
+
+    def _go_on(self, gift: _Gift) -> None:
+        for to in [to for to in gift.broken if to in self._again and self._transport.free(to)]:
+            self._again.remove(to)
+            del gift.broken[to]
+            self._give(gift, to)
+
+    def _give(self, gift: _Gift, to: str) -> None:
+        gift.under_way.add(to)
+        self._carry(to, gift.snapshot)
+
+    async def _prepare(self) -> None:
+        loop = asyncio.get_running_loop()
+        large = self._size * self._dtype.itemsize >= SMALL_BYTES
+        try:
+            if large:
+                await loop.run_in_executor(None, self._touch)
+            snapshot = self._make()
+            if snapshot is None:
+                return
+            if large:
+                crc = await loop.run_in_executor(None, checksum, snapshot.weights)
+            else:
+                crc = checksum(snapshot.weights)
+            gift = _Gift(replace(snapshot, checksum=crc), self._now())
+            self._gifts.append(gift)
+            for to in self._waiting:
+                self._give(gift, to)
+        finally:
+            self._waiting.clear()
+
+    def _touch(self) -> None:
+        """The next copy finds memory that is there already (`core.buffers`): one write a page."""
+        buffers.empty(self._size, self._dtype).numpy()[:: PAGE_BYTES // self._dtype.itemsize] = 0

@@ -1,0 +1,38 @@
+"""Which codec a node sends with: names and figures, without torch."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from murmurate.errors import ConfigError
+
+CODECS = ("fp32", "bf16", "int8", "topk")
+EXPECTED = "fp32, bf16, int8, topk or topk(PART), such as topk(0.01)"
+TOPK_PART, TOPK_PART_MAX = 0.01, 0.25
+"""Of the elements, in one update. Beyond a quarter, index and value take as much as all of them."""
+
+
+class Choice(NamedTuple):
+    """A codec and, of top-k, the part of the elements in one update."""
+
+    name: str = "fp32"
+    part: float = TOPK_PART
+
+    @property
+    def plain(self) -> bool:
+        """Whether numbers are sent as they are."""
+        return self.name == "fp32"
+
+
+def parse_codec(text: str) -> Choice:
+    """`fp32`, `bf16`, `int8`, `topk` or `topk(PART)`; ConfigError says so."""
+    name = text.strip().lower()
+    if match := re.fullmatch(r"topk\s*\(\s*(\d*\.?\d+)\s*\)", name):
+        part = float(match[1])
+        if not 0 < part <= TOPK_PART_MAX:
+            raise ConfigError(f"codec {text!r}: a part above 0, up to {TOPK_PART_MAX}")
+        return Choice("topk", part)
+    if name not in CODECS:
+        raise ConfigError(f"codec {text!r}: expected {EXPECTED}")
+    return Choice(name)

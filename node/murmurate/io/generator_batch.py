@@ -1,0 +1,132 @@
+"""Batches as bytes: tensors one after the other, little-endian, and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from murmurate.errors import ConfigError, RemoteProtocolError
+from murmurate.io.generator_wire import BATCH_BYTES_MAX, BatchTensor, Piece
+
+DTYPES = {
+    "f2": torch.float16,
+    "f4": torch.float32,
+    "f8": torch.float64,
+    "bf2": torch.bfloat16,
+    "i1": torch.int8,
+    "i2": torch.int16,
+    "i4": torch.int32,
+    "i8": torch.int64,
+    "u1": torch.uint8,
+    "b1": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_SWAP = sys.byteorder == "big"
+Batch = tuple[torch.Tensor, ...]
+
+
+def shape_of(batch: Sequence[torch.Tensor]) -> tuple[BatchTensor, ...]:
+    """What a batch consists of; ConfigError when it cannot be sent."""
+    tensors = []
+    for tensor in batch:
+        dtype = getattr(tensor, "dtype", type(tensor).__name__)
+        if dtype not in _NAMES:
+            raise ConfigError(f"a batch with {dtype}: only {', '.join(map(str, _NAMES))} are sent")
+        tensors.append(BatchTensor(_NAMES[tensor.dtype], tuple(tensor.shape)))
+    size = sum(tensor.nbytes for tensor in tensors)
+    if not 0 < size <= BATCH_BYTES_MAX:
+        raise ConfigError(f"a batch of {size} bytes: 1 to {BATCH_BYTES_MAX} can be sent")
+    return tuple(tensors)
+
+
+def pack(batch: Sequence[torch.Tensor]) -> bytes:
+    return b"".join(
+        bytes(_as_bytes(_swapped(tensor.detach().cpu().contiguous()))) for tensor in batch
+    )
+
+
+class Unpacking:
+    """Puts one batch after the other together from its pieces."""
+
+    def __init__(self, tensors: Sequence[BatchTensor]) -> None:
+        self._tensors = tuple(tensors)
+        self._total = sum(tensor.nbytes for tensor in self._tensors)
+        self._number = 0
+        self._batch = 0
+        self._filled = 0
+        self._parts: list[memoryview] = []
+        self._made: Batch = ()
+        self.skipped = 0
+        """Numbers of this stream that did not come."""
+
+    def take(self, piece: Piece, raw: bytes | memoryview) -> list[tuple[int, Batch]]:
+        """The batches of which this was the last piece."""
+        view, total = memoryview(raw), self._total
+        if not piece.more:
+            made = self._take(piece.batch, piece.offset, piece.number, view)
+            return [] if made is None else [(piece.batch, made)]
+        if piece.offset or len(view) != total * (1 + len(piece.more)):
+            raise RemoteProtocolError(
+                "piece.more", f"{len(view)} bytes, {1 + len(piece.more)} batches of {total} each"
+            )
+        out: list[tuple[int, Batch]] = []
+        for place, batch in enumerate((piece.batch, *piece.more)):
+            part = view[place * total : (place + 1) * total]
+            made = self._take(batch, 0, piece.number + place, part)
+            assert made is not None
+            out.append((batch, made))
+        return out
+
+    def _take(self, batch: int, offset: int, number: int, raw: memoryview) -> Batch | None:
+        if offset != self._filled or (self._filled and batch != self._batch):
+            raise RemoteProtocolError(
+                "piece.offset",
+                f"{offset} of batch {batch}, expected {self._filled} of"
+                f" {self._batch if self._filled else 'the next'}",
+            )
+        if not raw or offset + len(raw) > self._total:
+            raise RemoteProtocolError(
+                "piece.raw", f"{offset} + {len(raw)} bytes, a batch has {self._total}"
+            )
+        if not self._filled:
+            if number <= self._number:
+                raise RemoteProtocolError("piece.number", f"{number} after {self._number}")
+            self.skipped += number - self._number - 1
+            self._number, self._batch = number, batch
+            self._made = tuple(torch.empty(t.shape, dtype=DTYPES[t.dtype]) for t in self._tensors)
+            self._parts = [_as_bytes(tensor) for tensor in self._made if tensor.numel()]
+        elif number != self._number:
+            raise RemoteProtocolError("piece.number", f"{number} amid {self._number}")
+        self._fill(raw)
+        if self._filled < self._total:
+            return None
+        self._filled = 0
+        made, self._made = self._made, ()
+        return tuple(_swapped(tensor) for tensor in made)
+
+    def _fill(self, raw: memoryview) -> None:
+        self._filled += len(raw)
+        while raw:
+            part = self._parts[0]
+            count = min(len(part), len(raw))
+            part[:count] = raw[:count]
+            raw = raw[count:]
+            if count == len(part):
+                self._parts.pop(0)
+            else:
+                self._parts[0] = part[count:]
+
+
+def _as_bytes(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _swapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes in the other order, where this machine has it the other way round."""
+    size = tensor.element_size()
+    if not _SWAP or size == 1:
+        return tensor
+    flipped = tensor.reshape(-1).view(torch.uint8).reshape(-1, size).flip(1).contiguous()
+    return flipped.reshape(-1).view(tensor.dtype).reshape(tensor.shape)

@@ -1,0 +1,173 @@
+"""How stale updates are now, and how stale theory says they should be: live, on every node.
+
+Staleness at node j is expected (core/staleness.py, per receiver) to be, over all it applies,
+
+    sum_i  lambda_i / Lambda [ (Lambda - lambda_i) (mu_i + L) + lambda_j L ]      i != j
+    plus   lambda_j / Lambda   (Lambda - lambda_j)  mu_j                          its own
+
+which for n equal nodes is (n - 1) lambda (mu + L), and whose mean over all nodes is
+`gossip_expected_unequal`. Rates lambda and compute times mu come from the counters that everyone
+tells twice a second, so do delays; no staleness that was measured is used.
+
+The delay L, from the making of an update to its being in another's weights, is found by Little's
+law: what i had made when it told, less what I hold of it when I hear that, is on its way, plus what
+i made while its word travelled. That travel time is the difference of two wall clocks; however
+wrong they are, in the mean over all pairs the errors cancel, and only that mean is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from murmurate.io.progress import Progress
+
+WINDOW_S = 10.0
+"""What «now» means: means and rates are over the last this many seconds."""
+
+
+class Counted(NamedTuple):
+    """A node's counters at one instant of this node's monotonic clock."""
+
+    now: float
+    published: int
+    compute_s: float
+    """Of all its updates together."""
+
+
+class Applied(NamedTuple):
+    now: float
+    updates: int
+    total: int
+    """Staleness of all of them together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Of one node, over the window."""
+
+    updates_per_s: float
+    compute_s: float
+    """Mean, of an update."""
+
+
+class Track:
+    """What one node told in the last seconds."""
+
+    __slots__ = ("_counted", "_delays", "epoch", "heard_at", "told_delay_s")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.heard_at = -math.inf
+        self.told_delay_s = math.nan
+        self._counted: deque[Counted] = deque()
+        self._delays: deque[tuple[float, float]] = deque()
+
+    def count(self, now: float, published: int, compute_s: float) -> None:
+        self.heard_at = now
+        self._counted.append(Counted(now, published, compute_s))
+        while self._counted[0].now < now - WINDOW_S and len(self._counted) > 2:
+            self._counted.popleft()
+
+    def rate(self, now: float) -> Rate | None:
+        """None: not known, or it makes none."""
+        if len(self._counted) < 2 or self.heard_at < now - WINDOW_S:
+            return None
+        first, last = self._counted[0], self._counted[-1]
+        made = last.published - first.published
+        if made <= 0 or last.now <= first.now:
+            return None
+        return Rate(made / (last.now - first.now), (last.compute_s - first.compute_s) / made)
+
+    def late(self, now: float, delay_s: float) -> None:
+        self._delays.append((now, delay_s))
+        while self._delays[0][0] < now - WINDOW_S:
+            self._delays.popleft()
+
+    def delay_s(self, now: float) -> float:
+        """Mean; NaN: unknown."""
+        recent = [delay for at, delay in self._delays if at >= now - WINDOW_S]
+        return math.fsum(recent) / len(recent) if recent else math.nan
+
+
+class Outlook:
+    """This node's view of the last seconds. Whoever calls it holds the runtime's lock."""
+
+    def __init__(self) -> None:
+        self._mine = Track(0)
+        self._others: dict[str, Track] = {}
+        self._applied: deque[Applied] = deque()
+
+    def count(
+        self, now: float, published: int, compute_s: float, applied: int, staleness: int
+    ) -> None:
+        """My own counters, a few times a second."""
+        self._mine.count(now, published, compute_s)
+        self._applied.append(Applied(now, applied, staleness))
+        while self._applied[0].now < now - WINDOW_S and len(self._applied) > 2:
+            self._applied.popleft()
+
+    def hear(self, told: Progress, now: float, wall: float, held: int) -> None:
+        """Another node told its progress; of its updates I hold those up to number `held`."""
+        track = self._others.get(told.name)
+        if track is None or track.epoch != told.epoch:
+            track = self._others[told.name] = Track(told.epoch)
+        track.told_delay_s = told.delay_s
+        track.count(now, told.published, told.step_s * told.published)
+        if (rate := track.rate(now)) is not None and held:
+            travelled_s = wall - told.at
+            track.late(now, (told.last - held) / rate.updates_per_s + travelled_s)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all others."""
+        for name in [name for name in self._others if name not in names]:
+            del self._others[name]
+
+    def silence_s(self, now: float) -> dict[str, float]:
+        """Since each of the others was last heard of."""
+        return {name: now - track.heard_at for name, track in self._others.items()}
+
+    def delay_s(self, now: float) -> float:
+        """Mean delay of others' updates to me, wrong by the clocks' differences; NaN: unknown."""
+        delays = [each.delay_s(now) for each in self._others.values()]
+        known = [delay for delay in delays if not math.isnan(delay)]
+        return math.fsum(known) / len(known) if known else math.nan
+
+    def staleness(self) -> float:
+        """Mean of what was applied here in the last seconds; NaN: nothing was."""
+        if len(self._applied) < 2:
+            return math.nan
+        first, last = self._applied[0], self._applied[-1]
+        updates = last.updates - first.updates
+        return (last.total - first.total) / updates if updates > 0 else math.nan
+
+    def predicted(self, now: float) -> float:
+        """Mean staleness expected here; NaN: not enough is known yet."""
+        mine = self._mine.rate(now)
+        rates = {name: rate for name, each in self._others.items() if (rate := each.rate(now))}
+        if not rates:
+            return math.nan if mine is None else 0.0
+        delays = [self.delay_s(now), *(self._others[name].told_delay_s for name in rates)]
+        if mine is None:
+            delays = delays[1:]  # it takes part in no pair both ways
+        if any(math.isnan(delay) for delay in delays):
+            return math.nan
+        delay_s = max(0.0, math.fsum(delays) / len(delays))
+        return expected_at(mine or Rate(0.0, 0.0), rates, delay_s)
+
+
+def expected_at(mine: Rate, others: Mapping[str, Rate], delay_s: float) -> float:
+    """The formula at the top, of a node with rate `mine` among `others`."""
+    total = mine.updates_per_s + math.fsum(each.updates_per_s for each in others.values())
+    if total == 0:
+        return 0.0
+    own = mine.updates_per_s * (total - mine.updates_per_s) * mine.compute_s
+    theirs = math.fsum(
+        each.updates_per_s
+        * ((total - each.updates_per_s) * (each.compute_s + delay_s) + mine.updates_per_s * delay_s)
+        for each in others.values()
+    )
+    return (own + theirs) / total

@@ -1,0 +1,236 @@
+"""Nodes in processes of their own, which can be killed, and say what they have saved.
+
+They are forked from a process that has loaded torch already, so that starting one takes a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from murmurate.core.clock import Clock
+from murmurate.core.message import Generation
+from murmurate.core.peer import Peer
+from murmurate.core.runs import runs_has
+
+WAIT_S = 60.0
+
+_ROOT = str(Path(__file__).parents[2])
+if _ROOT not in sys.path:
+    sys.path.append(_ROOT)  # where the processes find this file
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    [
+        "murmurate.session",
+        "murmurate.io.grpc_transport",
+        "torch._dynamo",  # any optimizer's first step loads it
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a node was when it said so."""
+
+    event: str
+    name: str
+    epoch: int
+    swarm: str
+    address: str
+    step: int
+    clock: bytes
+    digest: str
+    """Of the weights."""
+    history: tuple[Generation, ...] = ()
+    weights: list[float] | None = None
+
+    def has(self, earlier: State, between: Iterable[State] = ()) -> bool:
+        """Whether all updates of an earlier state are in this one.
+
+        A node keeps some generations only; states in between know the others.
+        """
+        mine, theirs = (Clock.from_bytes(each.clock) for each in (self, earlier))
+        generations = [each for state in (self, *between) for each in state.history]
+        folds = {key: runs for each in generations for key, runs in each.folds}
+        return all(
+            runs_has(folds[key], dot.seq) if (key := dot[:2]) in folds else dot in mine
+            for dot in theirs
+        )
+
+
+class Process:
+    """One node. `kill` ends it as a power cut would."""
+
+    def __init__(self, name: str, folder: Path, **join: Any) -> None:
+        self.name = name
+        self.saved: list[State] = []
+        self.states: list[State] = []
+        mine, theirs = _processes.Pipe()
+        self.connection = mine
+        self.process = _processes.Process(
+            target=_run, args=(theirs, name, str(folder), join), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def hear(self, event: str, timeout_s: float = WAIT_S) -> State:
+        """The next state of that kind."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.connection.poll(left):
+                raise AssertionError(f"{self.name}: no {event} in {timeout_s} s")
+            state = self._take()
+            if state.event == event:
+                return state
+
+    def drain(self) -> None:
+        """Whatever it said before it ended."""
+        with contextlib.suppress(EOFError, OSError):
+            while self.connection.poll(0):
+                self._take()
+
+    def _take(self) -> State:
+        state: State | str = self.connection.recv()
+        if isinstance(state, str):
+            raise AssertionError(f"{self.name}: {state}")
+        (self.saved if state.event == "saved" else self.states).append(state)
+        return state
+
+    def tell(self, word: str) -> None:
+        self.connection.send(word)
+
+    def kill(self) -> None:
+        assert self.process.pid is not None
+        if self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(WAIT_S)
+        self.drain()
+
+
+@contextmanager
+def ended(*processes: Process) -> Iterator[None]:
+    """None of them is left at the end."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# -- in the process ------------------------------------------------------------------------------
+
+
+def _run(connection: Connection, name: str, folder: str, join: dict[str, Any]) -> None:
+    try:
+        _train(connection, name, folder, **join)
+    except Exception as error:  # noqa: BLE001 - told to the test
+        connection.send(f"{type(error).__name__}: {error}")
+
+
+def _train(
+    connection: Connection,
+    name: str,
+    folder: str,
+    *,
+    width: int = 8,
+    seed: int = 0,
+    pause_s: float = 0.005,
+    share: float | None = None,
+    **join: Any,
+) -> None:
+    import murmurate
+    from murmurate import keeper as keeping
+
+    if share is not None:
+        keeping.SHARE = share
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    swarm = murmurate.join(model, optimizer, run="test", name=name, checkpoint=folder, **join)
+    runtime = swarm._runtime
+    keeper = runtime.keeper
+    assert keeper is not None
+
+    def tell(event: str, **more: Any) -> None:
+        peer = runtime.peer
+        assert isinstance(peer, Peer)
+        with runtime.lock:
+            state = State(
+                event,
+                swarm.name,
+                peer.epoch,
+                runtime.swarm,
+                swarm.address,
+                swarm._steps,
+                peer.clock.to_bytes(),
+                digest_of(runtime.weights),
+                peer.baseline.history,
+                **more,
+            )
+        connection.send(state)
+
+    told = keeper.on_saved
+
+    def saved(checkpoint: Any, kept: int) -> None:
+        told(checkpoint, kept)
+        connection.send(
+            State(
+                "saved",
+                checkpoint.name,
+                checkpoint.epoch,
+                checkpoint.swarm,
+                "",
+                checkpoint.step,
+                checkpoint.clock.to_bytes(),
+                digest_of(checkpoint.weights),
+                checkpoint.history,
+            )
+        )
+
+    keeper.on_saved = saved
+    tell("joined")
+    data = torch.Generator().manual_seed(seed)
+    with swarm:
+        while True:
+            x = torch.randn(16, 8, generator=data)
+            optimizer.zero_grad()
+            loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            swarm.log(samples=16, loss=loss.item())
+            time.sleep(pause_s)
+            if connection.poll(0) and connection.recv() == "finish":
+                break
+        swarm.finish(WAIT_S / 2)
+        tell("done", weights=runtime.weights.tolist())
+        connection.recv()
+
+
+def digest_of(weights: torch.Tensor) -> str:
+    return hashlib.blake2b(weights.numpy().tobytes(), digest_size=8).hexdigest()

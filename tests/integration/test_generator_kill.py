@@ -1,0 +1,126 @@
+"""Real processes: a generator, three peers, and `kill -9` of one in the middle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.integration.test_up import events, run, started, wait_until
+
+SAMPLES, BATCH = 100_096, 128
+BATCHES = SAMPLES // BATCH
+
+
+class Process:
+    """A started program: what it says is read as it comes, so that it never waits for us."""
+
+    def __init__(self, stack: ExitStack, *words: str) -> None:
+        self.process = stack.enter_context(started("node", "--events", "--threads", "1", *words))
+        self.told: list[dict[str, Any]] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for event in events(self.process):
+            self.told.append(event)
+
+    def say(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait_for(self, name: str) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+
+        def said() -> bool:
+            found[:] = [event for event in self.told if event["event"] == name]
+            return bool(found)
+
+        wait_until(said)
+        return found[0]
+
+
+def lines(file: Path) -> list[tuple[tuple[str, int, int], list[int]]]:
+    """The updates a node has published, and the batches in each; a torn last line is not one."""
+    out: list[tuple[tuple[str, int, int], list[int]]] = []
+    if not file.exists():
+        return out
+    for line in file.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            entry = json.loads(line)
+            out.append((tuple(entry["update"]), entry["batches"]))
+    return out
+
+
+def test_every_batch_is_in_exactly_one_update_when_a_peer_is_killed(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        dealing = Process(stack, "--role", "generator", "--samples", str(SAMPLES))
+        peers = []
+        for name in ("a", "b", "c"):
+            files = ("--report", f"{tmp_path}/{name}.json", "--audit", f"{tmp_path}/{name}.jsonl")
+            peers.append(Process(stack, "--name", name, "--peers", "-", "--generator", "-", *files))
+        for peer in peers:
+            peer.wait_for("ready")
+        peers[0].say("")
+        founder = peers[0].wait_for("listening")["address"]
+        for peer in peers[1:]:
+            peer.say(founder)
+            peer.wait_for("listening")
+        for peer in peers:
+            peer.say(f"go {dealing.wait_for('listening')['address']}")
+        wait_until(lambda: len(lines(tmp_path / "c.jsonl")) >= 20)
+        peers[2].process.send_signal(signal.SIGKILL)
+        done = [peer.wait_for("done") for peer in peers[:2]]
+        totals = dealing.wait_for("done")["node"]["totals"]
+        assert [peer.process.wait(30) for peer in [*peers[:2], dealing]] == [0, 0, 0]
+    assert totals["batches"] == totals["consumed"] == BATCHES
+    assert totals["repeated"] == totals["spent"] == 0
+    assert totals["dealt_again"] > 0, "the one that was killed held some"
+    assert done[0]["known"] == done[1]["known"]
+    counts: Counter[int] = Counter()
+    for name in ("a", "b", "c"):
+        for (origin, _, seq), numbers in lines(tmp_path / f"{name}.jsonl"):
+            if seq <= done[0]["known"][origin]:
+                counts.update(numbers)
+    assert counts == Counter(range(1, BATCHES + 1))
+    rows = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("a", "b")]
+    assert all(row["accuracy"] > 0.95 for row in rows)
+    assert not any(row["rejected"] for row in rows)
+
+
+def test_up_with_a_generator(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    done = run(
+        *("up", "--nodes", "3", "--generator", "--samples", "100000"),
+        *("--kill", "node-1@30%", "--report", str(file)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(file.read_text())
+    roles = {node["name"]: (node["role"], node["state"]) for node in report["nodes"]}
+    assert roles == {
+        "node-0": ("peer", "done"),
+        "node-1": ("peer", "killed"),
+        "node-2": ("peer", "done"),
+        "generator": ("generator", "done"),
+    }
+    totals = report["nodes"][-1]["totals"]
+    assert totals["batches"] == totals["consumed"] == -(-100_000 // BATCH)
+    assert totals["repeated"] == 0
+    assert report["accuracy_min"] > 0.9
+    assert report["replica_distance_max"] < 1e-5
+
+
+def test_a_generator_that_is_told_to_stop() -> None:
+    with ExitStack() as stack:
+        dealing = Process(stack, "--role", "generator", "--samples", "128")
+        dealing.wait_for("listening")
+        dealing.process.send_signal(signal.SIGTERM)
+        event = dealing.wait_for("done")
+        assert event["reason"] == "SIGTERM"
+        assert event["node"]["totals"]["batches"] == 0
+        assert dealing.process.wait(30) == 0

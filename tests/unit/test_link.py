@@ -1,0 +1,68 @@
+"""What a link puts into its next frame, without a network: the size of pieces, and their pace."""
+
+from __future__ import annotations
+
+import torch
+
+from murmurate.core.clock import Clock, Dot
+from murmurate.core.message import Ping, Push, Stamp
+from murmurate.io import wire
+from murmurate.io.deadline import Deadline
+from murmurate.io.link import PIECE_BYTES_FIRST, PIECE_BYTES_MIN, Link, Packed
+from murmurate.io.transport import Limits
+
+MIB = 1 << 20
+NBYTES = 8 * MIB
+
+
+class Clocked:
+    """A link whose time stands still unless it is moved on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stall = Deadline(first=30.0, pause=3.0, most=30.0)
+        self.link = Link(Limits(), lambda: self.now, self.stall)
+
+    def carry(self, nbytes: int = NBYTES) -> None:
+        stamp = Stamp(Dot("a", 1, 1), Clock())
+        self.link.carry(Packed.of(Push((stamp,), torch.zeros(nbytes // 4))))
+
+    def frame(self, seconds: float) -> int:
+        """Send one frame, which takes so long; the raw bytes in it."""
+        data = self.link.next_frame()
+        assert data is not None
+        self.now += seconds
+        self.link.took(seconds)
+        return len(wire.decode_frame(data).raw)
+
+
+def test_pieces_grow_while_they_leave_fast() -> None:
+    it = Clocked()
+    it.carry()
+    sizes = [it.frame(0.001) for _ in range(5)]
+    assert sizes == [PIECE_BYTES_FIRST, 2 * PIECE_BYTES_FIRST, MIB // 2, MIB, MIB]
+
+
+def test_pieces_shrink_on_a_slow_way_and_small_messages_do_not_make_them_grow() -> None:
+    it = Clocked()
+    it.carry(256 << 10)
+    sizes = [it.frame(2.0) for _ in range(3)]
+    assert sizes == [2 * PIECE_BYTES_MIN, PIECE_BYTES_MIN, PIECE_BYTES_MIN]
+    for number in range(5):
+        it.link.post(wire.encode_note(Ping(number)))
+        assert it.frame(0.001) == 0
+    it.carry()
+    assert it.frame(0.001) == PIECE_BYTES_MIN
+
+
+def test_what_has_landed_sets_how_long_to_wait() -> None:
+    it = Clocked()
+    assert it.stall.limit == 30.0
+    for number in range(1, 40):
+        it.carry()
+        sent = 0
+        while sent < NBYTES:
+            sent += it.frame(0.01)
+        it.now += 0.1
+        assert len(it.link.on_landed(number)) == 1
+    assert 3.0 < it.stall.limit < 3.2

@@ -1,0 +1,151 @@
+"""The live forecast of staleness: its formula against the theory's, its inputs against a script."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from murmurate.core.staleness import gossip_expected, gossip_expected_unequal
+from murmurate.io.progress import Progress
+from murmurate.watch.outlook import WINDOW_S, Outlook, Rate, expected_at
+from murmurate.watch.sketch import EVERY_S, KEPT, Sketches
+
+
+@pytest.mark.parametrize("n", [2, 4, 64])
+@pytest.mark.parametrize("delay_s", [0.0, 0.03])
+def test_equal_nodes_expect_the_law(n: int, delay_s: float) -> None:
+    each = Rate(50.0, 0.018)
+    others = {str(number): each for number in range(n - 1)}
+    assert expected_at(each, others, delay_s) == pytest.approx(
+        gossip_expected(n, 50.0, 0.018, delay_s)
+    )
+
+
+def test_over_unequal_nodes_the_mean_is_the_theory_s() -> None:
+    """Every node applies all updates, so the mean over nodes is the mean over applications."""
+    rates = {str(i): Rate(rate, 0.9 / rate) for i, rate in enumerate((100.0, 50.0, 20.0, 3.0))}
+    expected = [
+        expected_at(
+            rates[name], {other: rate for other, rate in rates.items() if other != name}, 0.02
+        )
+        for name in rates
+    ]
+    theory = gossip_expected_unequal(
+        [rate.updates_per_s for rate in rates.values()],
+        [rate.compute_s for rate in rates.values()],
+        0.02,
+    )
+    assert sum(expected) / len(expected) == pytest.approx(theory)
+
+
+def swarm(delay_s: float, travel_s: float, wrong_s: list[float], seconds: float) -> list[Outlook]:
+    """Nodes that make 40 updates a second, 20 ms each, heard of every 0.5 s; their wall clocks are
+    wrong by so much, updates take `delay_s`, words `travel_s`."""
+    outlooks = [Outlook() for _ in wrong_s]
+    rng = random.Random(0)
+    told = [math.nan] * len(wrong_s)
+    for turn in range(int(seconds / 0.5)):
+        for me, outlook in enumerate(outlooks):
+            now = 100 + 0.5 * turn + rng.random() * 0.4
+            made = int(40 * now)
+            outlook.count(now, made, 0.02 * made, 4 * made, 12 * made)
+            told[me] = outlook.delay_s(now)
+            for other, ear in enumerate(outlooks):
+                if other == me:
+                    continue
+                word = Progress(
+                    name=str(me),
+                    epoch=1,
+                    version=turn,
+                    published=made,
+                    last=made,
+                    step_s=0.02,
+                    at=now + wrong_s[me],
+                    delay_s=told[me],
+                )
+                heard = now + travel_s
+                held = int(40 * (heard - delay_s))
+                ear.hear(word, heard, heard + wrong_s[other], held)
+    return outlooks
+
+
+@pytest.mark.parametrize("wrong_s", [[0.0] * 4, [0.0, 3600.0, -0.5, 0.02]])
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_rates_and_delays_are_found_from_what_is_told(wrong_s: list[float], delay_s: float) -> None:
+    """Whatever the wall clocks say."""
+    outlooks = swarm(delay_s, travel_s=0.01, wrong_s=wrong_s, seconds=30)
+    expected = gossip_expected(4, 40.0, 0.02, delay_s)
+    for outlook in outlooks:
+        assert outlook.predicted(130.0) == pytest.approx(expected, rel=0.06)
+        assert outlook.staleness() == pytest.approx(3.0)
+
+
+def test_nothing_is_foretold_before_all_have_spoken() -> None:
+    outlook = Outlook()
+    assert math.isnan(outlook.predicted(0.0))
+    outlook.count(0.0, 0, 0.0, 0, 0)
+    outlook.count(1.0, 10, 0.5, 10, 0)
+    assert outlook.predicted(1.0) == 0.0, "alone nothing gets stale"
+    for turn in range(3):
+        outlook.hear(
+            Progress(name="b", epoch=1, version=turn, published=10 * turn, last=10 * turn),
+            1.0 + turn,
+            1.0 + turn,
+            10 * turn,
+        )
+    assert math.isnan(outlook.predicted(3.0)), "b has not said what its delays are"
+
+
+def test_who_fell_silent_is_not_counted_on() -> None:
+    outlooks = swarm(0.0, 0.0, [0.0, 0.0], 15)
+    outlook = outlooks[0]
+    assert outlook.predicted(115.0) == pytest.approx(0.8, rel=0.1)
+    later = 115.0 + WINDOW_S + 1
+    assert outlook.silence_s(later)["1"] > WINDOW_S
+    outlook.count(115.5, 10_000, 200.0, 20_000, 20_000)
+    outlook.count(later, 20_000, 400.0, 40_000, 40_000)
+    assert outlook.predicted(later) == 0.0
+    outlook.keep(())
+    assert outlook.silence_s(later) == {}
+
+
+def test_a_new_life_starts_from_nothing() -> None:
+    outlook = Outlook()
+    for turn in range(4):
+        word = Progress(name="b", epoch=1, version=turn, published=100 * turn, step_s=0.01)
+        outlook.hear(word, float(turn), float(turn), 1)
+    outlook.hear(Progress(name="b", epoch=2, version=1, published=3, step_s=0.01), 4.0, 4.0, 1)
+    assert outlook._others["b"].rate(4.0) is None
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_sketch_keeps_distances(size: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(size)
+    a = torch.randn(size, generator=generator, dtype=dtype)
+    ratios = []
+    for _ in range(20):
+        b = a + 0.1 * torch.randn(size, generator=generator, dtype=dtype)
+        mine, theirs = Sketches(size), Sketches(size)
+        mine.take(a, 0.0)
+        theirs.take(b, 0.0)
+        true = float(torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(a))
+        ratios.append(mine.distance(0, theirs.newest) / true)
+    assert sum(ratios) / len(ratios) == pytest.approx(1.0, abs=0.25)
+    assert mine.distance(0, mine.newest) < 1e-6
+
+
+def test_sketches_are_of_common_instants() -> None:
+    mine, theirs = Sketches(100), Sketches(100)
+    weights = torch.ones(100)
+    for instant in range(KEPT + 2):
+        assert mine.due(EVERY_S * (instant + 1) + 0.3)
+        mine.take(weights, EVERY_S * (instant + 1) + 0.3)
+        assert not mine.due(EVERY_S * (instant + 2) - 0.01)
+    theirs.take(2 * weights, EVERY_S * (KEPT + 2) + 0.1)
+    assert mine.distance(theirs.at, theirs.newest) == pytest.approx(1.0)
+    assert math.isnan(mine.distance(1, theirs.newest)), "too long ago"
+    assert math.isnan(mine.distance(theirs.at, b""))
