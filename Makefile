@@ -9,7 +9,7 @@ PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean
+.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean monitoring
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -77,6 +77,10 @@ $(PEERS_VENV)/.stamp: Makefile
 	-@$(PEERS_VENV)/bin/pip install -qq hivemind==1.1.12
 	-@$(PEERS_VENV)/bin/pip install -qq flwr==1.41.0
 	@touch $@
+
+monitoring: setup ## a real Prometheus and a real browser look at real nodes (3 minutes)
+	$(BIN)/pytest -q -rs tests/unit/test_metrics.py tests/integration/test_metrics.py \
+	  tests/integration/test_prometheus.py tests/integration/test_page.py
 
 profile: setup ## where the time of a LeNet-5 pair goes, per thread (py-spy)
 	$(BIN)/python bench/hot.py

@@ -54,8 +54,10 @@ GOALS = {
     "bf16 decode and apply / axpy": 0.6,
 }
 CODECS = ("fp32", "bf16", "int8", "topk")
-BUDGETS = {"digits": 320_000, "fashion-mnist": 480_000}
-SEEDS = {"digits": (0, 1, 2, 3, 4), "fashion-mnist": (0, 1)}
+BUDGETS = {"digits": 320_000, "fashion-mnist": 300_000}
+RATES = {"digits": None, "fashion-mnist": 0.002}
+"""At its own 0.005 LeNet-5 ends anywhere between 84 and 88 % on four nodes, with fp32 too."""
+SEEDS = {"digits": (0, 1, 2, 3, 4), "fashion-mnist": (0, 1, 2)}
 RUN_S = 170
 
 
@@ -152,6 +154,7 @@ def swarm(workload: str, codec: str, seed: int, nodes: int, samples: int) -> dic
         file = Path(folder) / "report.json"
         words = ["up", f"--nodes={nodes}", f"--workload={workload}", f"--seed={seed}"]
         words += [f"--codec={codec}", f"--samples={samples}", f"--report={file}"]
+        words += [f"--lr={RATES[workload]}"] if RATES[workload] else []
         command = [sys.executable, "-m", "murmurate.cli", *words]
         subprocess.run(command, check=True, capture_output=True, timeout=RUN_S)
         report = json.loads(file.read_text())
@@ -249,7 +252,7 @@ class Replica:
 
 
 def scheduled(name: str, codec: str, seed: int) -> dict[str, Any]:
-    workload = workloads.load(name)
+    workload = workloads.load(name, lr=RATES[name])
     replicas = [Replica(workload, index, seed) for index in range(NODES)]
     size = replicas[0].layout.size
     encoder = None if codec == "fp32" else Encoder(Choice(codec, PART), size)
@@ -304,7 +307,7 @@ def main() -> int:
     parser.add_argument("file", nargs="?", help="JSON file for all samples")
     parser.add_argument("--workload", action="append", choices=tuple(BUDGETS))
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--seeds", type=int, help="so many; default: 5 of digits, 2 of the other")
+    parser.add_argument("--seeds", type=int, help="so many; default: 5 of digits, 3 of the other")
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"{machine}, torch {torch.__version__}", file=sys.stderr)

@@ -73,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_node(commands)
     _add_status(commands)
+    _add_top(commands)
+    _add_partition(commands)
     _add_sim(commands)
     return parser
 
@@ -164,15 +166,43 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "ask a running node how its swarm is",
         "Members, samples, loss, accuracy and staleness, as the asked node knows them.",
         """\
-example:
+examples:
   murmurate status 10.0.0.5:7000
+  murmurate status 10.0.0.5:7000 --json | jq '.members[] | {name, state, lag}'
 """,
     )
     status.add_argument("address", metavar="ADDRESS", help="host:port of any member")
     status.add_argument(
         "--timeout", metavar="S", type=_seconds, default=5.0, help="seconds (default 5)"
     )
+    status.add_argument("--json", action="store_true", help="everything, for programs")
     status.set_defaults(run=_status)
+
+
+def _add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    top = _command(
+        commands,
+        "top",
+        "watch a running swarm, from any one of its nodes",
+        "Every member with its speed, staleness now and predicted, traffic, loss, accuracy and lag,"
+        " once a second until Ctrl-C. Without a terminal: a plain table each time.",
+        """\
+examples:
+  murmurate top 10.0.0.5:7000
+  murmurate top 10.0.0.5:7000 --sort lag
+  ssh host murmurate top 127.0.0.1:7000 --count 1
+""",
+    )
+    top.add_argument("address", metavar="ADDRESS", help="host:port of any member")
+    top.add_argument("--sort", metavar="COLUMN", default="name", help="by this column (name)")
+    top.add_argument(
+        "--interval", metavar="S", type=_seconds, default=1.0, help="seconds (default 1)"
+    )
+    top.add_argument("--count", metavar="N", type=_positive, help="so many tables, then end")
+    top.add_argument(
+        "--timeout", metavar="S", type=_seconds, default=5.0, help="seconds (default 5)"
+    )
+    top.set_defaults(run=_top)
 
 
 def _command(
@@ -246,7 +276,51 @@ def _node(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     from murmurate import status
 
-    return status.run(arguments.address, arguments.timeout)
+    return status.run(arguments.address, arguments.timeout, as_json=arguments.json)
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from murmurate.watch import top
+
+    return top.run(
+        arguments.address,
+        sort=arguments.sort,
+        interval_s=arguments.interval,
+        count=arguments.count,
+        timeout_s=arguments.timeout,
+    )
+
+
+def _add_partition(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    partition = _command(
+        commands,
+        "partition",
+        "show how a model would be split over peers (docs/ist.md)",
+        "Which axis of which layer goes where, and the parameters, memory and FLOPs of each peer."
+        " Nothing is trained.",
+        """\
+examples:
+  murmurate partition --workload fashion-mnist-mlp --peers 4 --widths 4,2,1,1
+  murmurate partition --workload my_file.py:Workload --peers 8
+""",
+    )
+    partition.add_argument("--workload", metavar="NAME", default="digits", help="default digits")
+    partition.add_argument("--data", metavar="PATH", help="where the workload's files are")
+    partition.add_argument("--peers", metavar="N", type=_positive, default=4, help="default 4")
+    partition.add_argument(
+        "--widths", metavar="W,W,…", help="what each peer gets, relative to the others"
+    )
+    partition.add_argument("--seed", metavar="S", type=_whole, default=0, help="default 0")
+    partition.add_argument("--show", action="store_true", help="print it (so it does anyway)")
+    partition.set_defaults(run=_partition)
+
+
+def _partition(arguments: argparse.Namespace) -> int:
+    from murmurate import partition
+
+    return partition.run(
+        arguments.workload, arguments.peers, arguments.widths, arguments.data, arguments.seed
+    )
 
 
 def _add_sim(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -119,8 +119,8 @@ class ReportConfig:
     """What is written at the end."""
 
     path: str | None = None
-    weights: str | None = None
     audit: str | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

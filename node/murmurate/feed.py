@@ -34,8 +34,8 @@ GROUP_S = 0.01
 """A group of batches is so many that training on it takes this long, or twice as long as an answer:
 then messages are few, and answers in time. One, where a step takes longer."""
 GROUP_MAX = 16
-GROUPS_AHEAD = 3
-"""Ready or on their way."""
+BULK_S = 0.03
+"""Batches for about this long are asked for at once; twice as many are ready or on their way."""
 AHEAD_MIN = 4
 SAY_S = 5.0
 """Between two lines about a generator that is not there."""
@@ -79,7 +79,7 @@ class Feed:
         """Asked for and not here yet."""
         self._epoch = self._runtime.peer.epoch
         self._lease = 0.0
-        self._group = max(1, swarm._every)
+        self._group = self._bulk = max(1, swarm._every)
         self._step_s = self._answer_s = 0.0
         self._taken_at = 0.0
         self._claimed_at = 0.0
@@ -153,7 +153,7 @@ class Feed:
                 return None
             batch = self._ready.pop(number)
             self._time_step()
-            if self._book.claims or self._missing() >= self._group:
+            if self._book.claims or self._missing() >= self._bulk:
                 self._kick()
         return batch
 
@@ -169,10 +169,12 @@ class Feed:
         wanted = max(GROUP_S, 2 * self._answer_s) / max(self._step_s, 1e-6)
         groups = min(GROUP_MAX, max(1.0, wanted)) / every
         self._group = every * max(1, round(groups))
+        bulk = min(CREDITS_MAX // 2, round(BULK_S / max(self._step_s, 1e-6)))
+        self._bulk = max(1, min(self._group, CREDITS_MAX // 2), bulk)
 
     def _missing(self) -> int:
         """Batches that should be on their way and are not."""
-        ahead = min(CREDITS_MAX, max(AHEAD_MIN, GROUPS_AHEAD * self._group))
+        ahead = min(CREDITS_MAX, max(AHEAD_MIN, 2 * self._bulk))
         return ahead - len(self._ready) - self._coming
 
     def _begin_life(self, epoch: int, seq: int) -> None:
@@ -289,14 +291,14 @@ class Feed:
         with self._lock:
             self._kicked = False
             more = self._missing() if self.totals is None and not self._closing else 0
-            more = more if more >= self._group or not (self._ready or self._coming) else 0
-            claims, back, spent = self._book.sent()
-            if not (more or claims or back or spent):
+            more = more if more >= self._bulk or not (self._ready or self._coming) else 0
+            claims, spent, back, forgone = self._book.sent()
+            if not (more or claims or spent or back or forgone):
                 return None
             self._coming += more
             if claims and not self._claimed_at:
                 self._claimed_at = time.monotonic()
-            return wire.Ask(pull=more, claims=claims, back=back, spent=spent)
+            return wire.Ask(pull=more, claims=claims, spent=spent, back=back, forgone=forgone)
 
     def dealt(self, batches: list[tuple[int, Batch]]) -> None:
         repeated = []
@@ -328,9 +330,16 @@ class Feed:
                 )
 
     def denied(self, number: int) -> None:
+        self._lose(number, self._book.denied)
+
+    def taken(self, number: int) -> None:
+        self._lose(number, self._book.taken)
+
+    def _lose(self, number: int, note: Callable[[int], None]) -> None:
         with self._lock:
-            self._book.denied(number)
-            self._ready.pop(number, None)
+            note(number)
+            if number not in self._book:
+                self._ready.pop(number, None)
         self._link.wake()
         self._notify()
 

@@ -120,6 +120,7 @@ class Keeper:
         memory = memories.from_bytes(data, str(where / MEMORY))
         self._compare(memory, where)
         self.memory = memory
+        self._durable = memory.epoch
         self.restored = self._newest(numbers, memory)
 
     def _compare(self, memory: Memory, where: Path) -> None:
@@ -217,7 +218,7 @@ class Keeper:
         if again:  # within this process: the disk has it already, unless all of them are used up
             epoch = self._used + 1
         else:
-            seen = [memory.epoch, *(saved.epoch for saved in self.saved)]
+            seen = [memory.epoch, self._durable, *(saved.epoch for saved in self.saved)]
             epoch = max(least, *(each + 1 for each in seen))
         self.memory = replace(
             memory,
@@ -271,6 +272,9 @@ class Keeper:
 
     def set_aside(self) -> None:
         """What is here belongs to another swarm than the one that is there now."""
+        if not self.saved:  # it ended before there was anything to keep
+            self.memory = None
+            return
         try:
             where = self.folder.set_aside()
         except OSError as error:

@@ -58,7 +58,7 @@ from murmurate.errors import (
     LocalProtocolError,
     MurmurateError,
     PeerExists,
-    PeerUnavailable,
+    PeerTimeout,
     RemoteProtocolError,
     SchemaMismatch,
 )
@@ -81,6 +81,7 @@ from murmurate.io.wire import (
 )
 from murmurate.keeper import Keeper
 from murmurate.tally import Tally
+from murmurate.watch.curves import Curves
 from murmurate.watch.outlook import Outlook
 from murmurate.watch.sketch import Sketches
 
@@ -173,6 +174,7 @@ class Runtime:
         self.sketches = Sketches(layout.size)
         self.pages: Pages | None = None
         """Served while this node lives, if any."""
+        self.curves = Curves()
         self.born = time.monotonic()
         self.leaving = False
         self.communication = math.nan
@@ -563,6 +565,12 @@ class Runtime:
             if isinstance(peer, Peer) and peer.epoch == checkpoint.epoch:
                 peer.checkpointed(checkpoint.clock, kept=kept)
 
+    def let_go(self) -> None:
+        """Of the checkpoint this node has come back from: it is larger than the model."""
+        self.resumed = None
+        if self.keeper is not None:
+            self.keeper.restored = None
+
     def account(self) -> dict[str, Any]:
         """The part of a `Checkpoint` that is not tensors, of this instant; for the training
         thread: weights and clock change in no other."""
@@ -685,6 +693,9 @@ class Runtime:
         seen = tally.staleness
         self.outlook.count(now, tally.published, tally.computed_s, seen.count, seen.total)
         self.outlook.keep(others)
+        self.sketches.keep(others)
+        if self.pages is not None:
+            self.curves.note(now, self.board)
         if self.peer.synced and self.sketches.due(wall := time.time()):
             self.sketches.take(self.weights, wall)
 
@@ -695,10 +706,11 @@ class Runtime:
             "at": time.time(),
             "delay_s": self.outlook.delay_s(now),
             "staleness_now": self.outlook.staleness(),
-            "staleness_predicted": math.nan if average else self.outlook.predicted(now),
+            "staleness_predicted": math.nan if average else self.outlook.predicted(),
             "lag": self.lag(),
             "sketch": self.sketches.newest,
             "sketch_at": self.sketches.at,
+            "neighbours": self.tally.neighbours(),
         }
 
     def _arrived(self) -> Clock:
@@ -877,7 +889,7 @@ class Runtime:
 
     def greet(self, hello: Hello) -> Welcome:
         if self._peer is None:
-            raise PeerUnavailable(f"{self.settings.name} is itself still joining")
+            raise PeerTimeout(f"{self.settings.name} is itself still joining")  # soon again
         for what, theirs, mine in (
             ("run", hello.run, self.settings.run),
             ("swarm", hello.swarm, self.swarm),
@@ -1036,6 +1048,8 @@ class Runtime:
         self._fail(bug)
 
     def rejected(self, reason: str, sender: str, detail: str) -> None:
+        if self._peer is None:
+            return  # others may be quicker than I am, above all when I come back
         now = time.monotonic()
         with self.lock:
             self.tally.rejected[reason] += 1

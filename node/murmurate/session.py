@@ -447,6 +447,8 @@ class Swarm:
                     ahead, changed = None, True  # local steps of a life that is over
                     self._unpublished = 0
                     self._residual = False
+                    if runtime.keeper is not None:
+                        runtime.keeper.soon()
                     if self._source is not None:
                         self._source.dropped()
         finally:
@@ -566,6 +568,7 @@ class Swarm:
             )
         if runtime.resumed is not None:
             self.follow(self._is_level, min(timeout_s, LEVEL_S))
+        runtime.let_go()
         runtime.tally.wait_s += time.monotonic() - began
         self._start_batch()
         self._keep()

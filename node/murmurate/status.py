@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
     from murmurate.io.wire import Description
 
 
-def run(address: str, timeout_s: float) -> int:
+def run(address: str, timeout_s: float, *, as_json: bool = False) -> int:
     """Ask, and print the answer."""
-    try:
-        is_address(address, port_min=1)
-    except Wrong as wrong:
-        raise ConfigError(f"ADDRESS {address!r}: {wrong}") from None
-    description = asyncio.run(_ask(address, timeout_s))
+    check(address)
+    description = asyncio.run(ask(address, timeout_s))
+    if as_json:
+        from murmurate.watch import swarm
+
+        print(json.dumps(swarm.as_json(description), indent=2, allow_nan=False))
+        return 0
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=view.PLAIN_WIDTH)
@@ -31,7 +34,14 @@ def run(address: str, timeout_s: float) -> int:
     return 0
 
 
-async def _ask(address: str, timeout_s: float) -> Description:
+def check(address: str) -> None:
+    try:
+        is_address(address, port_min=1)
+    except Wrong as wrong:
+        raise ConfigError(f"ADDRESS {address!r}: {wrong}") from None
+
+
+async def ask(address: str, timeout_s: float) -> Description:
     from murmurate.io.grpc_terms import describe
     from murmurate.io.transport import Limits
 

@@ -12,7 +12,7 @@ from murmurate.core.effect import Applied, Drop
 from murmurate.core.message import Push, Snapshot
 from murmurate.core.staleness import Summary
 from murmurate.io.bulk import bytes_by_codec
-from murmurate.io.progress import Progress, Staleness
+from murmurate.io.progress import Neighbour, Progress, Staleness
 
 DROPS_THAT_ARE_REFUSALS = frozenset(("retired",))
 """Of the drops only these are updates that will not be in these weights; others come again."""
@@ -95,6 +95,18 @@ class Tally:
         for codec, nbytes in bytes_by_codec(message):
             self.sent_by_codec[codec] += nbytes
             self.sent_to[to] = self.sent_to.get(to, 0) + nbytes
+
+    def neighbours(self) -> tuple[Neighbour, ...]:
+        """What passed between me and each of the others."""
+        return tuple(
+            Neighbour(
+                name,
+                self.sent_to.get(name, 0),
+                self.applied_of.get(name, 0),
+                self.staleness_of.get(name, 0),
+            )
+            for name in sorted({*self.sent_to, *self.applied_of})
+        )
 
     @property
     def computed_s(self) -> float:

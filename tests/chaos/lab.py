@@ -32,6 +32,8 @@ SUBNET = "10.77.0"
 PORT = 7000
 PREFIX = "mmc"
 POLL_S = 0.02
+START_S = 180.0
+"""Eight imports of torch on two cores that others use too."""
 Line = dict[str, Any]
 
 
@@ -260,7 +262,7 @@ class Lab:
         return process
 
     def swarm(
-        self, count: int, *, spaces: Sequence[str] = (), timeout_s: float = 150.0, **options: Any
+        self, count: int, *, spaces: Sequence[str] = (), timeout_s: float = START_S, **options: Any
     ) -> list[Process]:
         """Nodes n0, n1, … which have all met each other; n0 has founded the run."""
         nodes = []

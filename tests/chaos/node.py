@@ -181,6 +181,7 @@ class Node:
                 with Path(options["weights"]).open("wb") as file:
                     np.save(file, swarm.weights().numpy(), allow_pickle=False)
             self.book.write("ended", accuracy=accuracy, clock=self.clock(), drops=self.audit.drops)
+        self.book.write("left")
 
     def train(
         self,

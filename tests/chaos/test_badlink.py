@@ -11,7 +11,7 @@ import numpy as np
 from tests.chaos.badlink import CALM, Link, Weather
 from tests.chaos.conftest import Figure, size
 from tests.chaos.figures import verdicts
-from tests.chaos.lab import Lab
+from tests.chaos.lab import START_S, Lab
 
 BAD = Weather()
 SAMPLES = 320_000
@@ -49,7 +49,7 @@ def test_learns_over_a_bad_link(lab: Callable[..., Lab], figure: Figure, tmp_pat
     runs: dict[str, list[dict[str, Any]]] = {"calm": [], "bad": []}
     for seed in range(seeds):
         for weather in runs:  # taking turns
-            with lab(150, net=True) as here:
+            with lab(400, net=True) as here:
                 folder = here.folder = tmp_path / f"{weather}{seed}"
                 folder.mkdir()
                 runs[weather].append(_learn(here, weather, seed, folder))
@@ -97,7 +97,7 @@ def _learn(here: Lab, weather: str, seed: int, folder: Path) -> dict[str, Any]:
                 train=False,
             )
         )
-    here.wait(lambda: all(here.knows(n, nodes) for n in nodes), "meeting", 60)
+    here.wait(lambda: all(here.knows(n, nodes) for n in nodes), "meeting", START_S)
     for node in nodes:
         node.tell("train")
     stopped = here.wait(lambda: all(n.last("stopped") for n in nodes), "the budget", 120)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.chaos.conftest import Figure, size
 from tests.chaos.figures import dead_at, quantile
-from tests.chaos.lab import Lab, Process
+from tests.chaos.lab import START_S, Lab, Process
 
 NODES = 8
 QUIET_S, WINDOW_S = 4.0, 6.0
@@ -20,7 +20,7 @@ def test_a_killed_node_is_noticed_and_delays_nobody(
     lab: Callable[..., Lab], figure: Figure
 ) -> None:
     kills = int(size("KILLS", 3, 20))
-    here = lab(60 + 40 * kills)
+    here = lab(240 + 40 * kills)
     rng = random.Random(0)
     nodes = here.swarm(NODES, slow_s=0.05)
     seen_s: list[float] = []
@@ -75,5 +75,5 @@ def _another(here: Lab, nodes: list[Process], number: int) -> Process:
     joined = nodes[0].last("joined")
     assert joined is not None
     new = here.start(f"m{number}", peers=[joined["address"]], slow_s=0.05, shard=(0, 1))
-    here.wait(lambda: all(here.knows(node, [new]) for node in nodes), "meeting a newcomer", 60)
+    here.wait(lambda: all(here.knows(node, [new]) for node in nodes), "meeting a newcomer", START_S)
     return new

@@ -28,7 +28,7 @@ def test_catches_up_after_long(
     case: str, lab: Callable[..., Lab], figure: Figure, tmp_path: Path
 ) -> None:
     away_s = size("AWAY_S", 20, 60)
-    here = lab(150 + away_s, net=True)
+    here = lab(300 + away_s, net=True)
     spaces = here.network(NODES)
     nodes = here.swarm(NODES, spaces=spaces, **CASES[case])
     here.rest(4.0)

@@ -16,7 +16,7 @@ EVERY_S, FROZEN_S = 10.0, 1.0
 
 def test_a_pause_is_no_death(lab: Callable[..., Lab], figure: Figure) -> None:
     seconds = size("FREEZE_S", 40, 180)
-    here = lab(seconds + 120)
+    here = lab(seconds + 300)
     rng = random.Random(0)
     nodes = here.swarm(NODES, slow_s=0.05)
     here.burn(CORES)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tests.chaos.conftest import Figure, size
 from tests.chaos.figures import quantile
-from tests.chaos.lab import ROOT, Lab, Process
+from tests.chaos.lab import ROOT, START_S, Lab, Process
 
 PARAMETERS = 25_000_000
 NBYTES = 4 * PARAMETERS
@@ -28,7 +28,7 @@ def bare_s(repeats: int) -> list[float]:
 def _join(here: Lab, name: str, address: str) -> Process:
     """A newcomer with its imports done and its model made, that now joins."""
     new = here.start(name, held=True, train=False, **_model())
-    here.wait(lambda: new.last("ready"), "imports", 60)
+    here.wait(lambda: new.last("ready"), "imports", START_S)
     here.rest(1.0)
     new.tell(f"peers {address}")
     return new
@@ -43,9 +43,9 @@ def test_a_newcomer_is_there_in_three_bare_transfers(
 ) -> None:
     """The giver trains all the time; bare transfers take turns with the joins."""
     joins = int(size("JOINS", 3, 7))
-    here = lab(60 + 40 * joins)
+    here = lab(240 + 40 * joins)
     giver = here.start("giver", **_model())
-    here.wait(lambda: giver.last("joined") and len(giver.steps()) > 5, "the giver", 60)
+    here.wait(lambda: giver.last("joined") and len(giver.steps()) > 5, "the giver", START_S)
     address = giver.last("joined")["address"]  # type: ignore[index]
     join_s: list[float] = []
     bare: list[float] = []
@@ -91,11 +91,11 @@ def test_a_giver_that_dies_is_replaced(
     lab: Callable[..., Lab], figure: Figure, tmp_path: Path
 ) -> None:
     """Killed in the middle of its snapshot: the newcomer gets it from the other."""
-    here = lab(150)
+    here = lab(400)
     givers = here.swarm(2, **_model())
     address = [g.last("joined")["address"] for g in givers]  # type: ignore[index]
     new = here.start("new", held=True, train=False, watch=True, **_model())
-    here.wait(lambda: new.last("ready"), "imports", 60)
+    here.wait(lambda: new.last("ready"), "imports", START_S)
     here.rest(1.0)
     new.tell(f"peers {' '.join(address)}")
     here.wait(lambda: new.last("piece"), "the first piece", 30)

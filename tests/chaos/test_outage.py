@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.chaos.conftest import Figure, size
-from tests.chaos.lab import Lab, Process
+from tests.chaos.lab import START_S, Lab, Process
 
 PAIRS = 4
 OUTAGE_S, BACK_S = 60.0, 2.0
@@ -14,7 +14,7 @@ OUTAGE_S, BACK_S = 60.0, 2.0
 def test_reconnects_soon_after_an_outage(lab: Callable[..., Lab], figure: Figure) -> None:
     """Four pairs at once, each a swarm of its own: four samples for the time of one."""
     outage_s = size("OUTAGE_S", 20, OUTAGE_S)
-    here = lab(150 + outage_s, net=True)
+    here = lab(300 + outage_s, net=True)
     spaces = here.network(2 * PAIRS)
     nodes: list[Process] = []
     for i in range(2 * PAIRS):
@@ -22,7 +22,7 @@ def test_reconnects_soon_after_an_outage(lab: Callable[..., Lab], figure: Figure
         options = {"run": f"pair{i // 2}", "listen": here.at(i), "peers": peers, "slow_s": 0.05}
         nodes.append(here.start(f"n{i}", namespace=spaces[i], **options))
     pairs = [(nodes[i], nodes[i + 1]) for i in range(0, 2 * PAIRS, 2)]
-    here.wait(lambda: all(_met(here, a, b) for a, b in pairs), "meeting", 90)
+    here.wait(lambda: all(_met(here, a, b) for a, b in pairs), "meeting", START_S)
     here.rest(3.0)
     for i, space in enumerate(spaces):
         here.deafen([space], [i ^ 1])

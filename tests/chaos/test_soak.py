@@ -16,7 +16,7 @@ SLOPE_MIB = 1.0
 
 def test_nothing_grows(lab: Callable[..., Lab], figure: Figure) -> None:
     minutes = size("SOAK_MIN", 1, 10)
-    here = lab(60 * minutes + 180)
+    here = lab(60 * minutes + 300)
     nodes = here.swarm(NODES, slow_s=size("SOAK_SLOW_S", 0.05, 0.05))
     here.rest(WARM_S)
     began = time.monotonic()

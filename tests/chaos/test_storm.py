@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.conftest import Figure, size
-from tests.chaos.lab import Lab, Process, free_ports
+from tests.chaos.lab import START_S, Lab, Process, free_ports
 from tests.chaos.test_cut import same_weights
 
 NODES = 8
@@ -23,7 +23,7 @@ SAME_S = 15.0
 
 def test_a_storm_of_kills(lab: Callable[..., Lab], figure: Figure, tmp_path: Path) -> None:
     seconds = size("STORM_S", 20, 120)
-    here = lab(seconds + 200)
+    here = lab(seconds + 500)
     rng = random.Random(0)
     addresses = [f"127.0.0.1:{port}" for port in free_ports(NODES)]
 
@@ -34,7 +34,7 @@ def test_a_storm_of_kills(lab: Callable[..., Lab], figure: Figure, tmp_path: Pat
         )
 
     nodes = [start(i, peers=addresses[:1] if i else []) for i in range(NODES)]
-    here.wait(lambda: all(n.last("joined") for n in nodes), "joining", 150)
+    here.wait(lambda: all(n.last("joined") for n in nodes), "joining", START_S)
     here.wait(lambda: all(here.knows(n, nodes) for n in nodes), "meeting", 60)
     here.rest(3.0)
     began = time.monotonic()
@@ -49,7 +49,7 @@ def test_a_storm_of_kills(lab: Callable[..., Lab], figure: Figure, tmp_path: Pat
             kills += 1
             nodes[i] = start(i, peers=[a for j, a in enumerate(addresses) if j != i])
         here.rest(EVERY_S)
-    here.wait(lambda: all(n.last("joined") for n in nodes), "coming back", 120)
+    here.wait(lambda: all(n.last("joined") for n in nodes), "coming back", START_S)
     for process in here.nodes:
         joining, joined = process.last("joining"), process.last("joined")
         if process.options["out"].endswith(".1.jsonl") or joining is None or joined is None:

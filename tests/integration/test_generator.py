@@ -384,7 +384,7 @@ def test_bad_words_get_a_status_and_a_sentence(
         assert table.service.peers == 0
 
 
-def test_claimed_and_given_back_in_one_breath() -> None:
+def test_given_back_and_claimed_anew_in_one_breath() -> None:
     asks = [
         hello(),
         wire.encode_ask(wire.Ask(pull=1)),
@@ -396,7 +396,7 @@ def test_claimed_and_given_back_in_one_breath() -> None:
         code, _ = asyncio.run(status_of_asks(table.address, *asks))
         assert code is grpc.StatusCode.OK
         assert table.service.dealer is not None
-        assert table.service.dealer.state(1) == "waiting"
+        assert table.service.dealer.state(1) == "claimed"
 
 
 def test_another_founding_of_the_same_run_is_refused() -> None:

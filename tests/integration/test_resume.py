@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,6 +18,9 @@ from tests.integration.flock import Node, sgd, small, wait_for
 from tests.integration.processes import WAIT_S, Process, State, ended, free_port
 
 import murmurate
+from murmurate.core.agreement import Vow
+from murmurate.core.effect import Effect, Save, Send
+from murmurate.core.message import Decided, SnapshotRequest
 from murmurate.errors import CheckpointError
 from murmurate.io import checkpoint as files
 from murmurate.io.folder import Folder
@@ -302,20 +306,24 @@ def test_ctrl_c_never_comes_between_weights_and_clock(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_was_torn_is_neither_kept_nor_passed_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["commit", "fold"])
+def test_what_was_torn_is_neither_kept_nor_passed_on(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = Node("a", checkpoint=tmp_path)
     node.step()
     runtime = node.swarm._runtime
-    commit = runtime.peer.commit
 
-    def torn(push: object) -> None:
+    def torn(*_: object) -> None:
         runtime.weights.add_(1.0)
         raise KeyboardInterrupt
 
-    runtime.peer.commit = torn  # type: ignore[assignment,method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        node.step()
-    runtime.peer.commit = commit  # type: ignore[method-assign]
+    with monkeypatch.context() as broken:
+        broken.setattr(runtime.peer, where, torn)
+        with runtime.lock:
+            runtime._deliver("b", Decided())
+        with pytest.raises(KeyboardInterrupt):
+            node.step()
     node.swarm.leave()
     again = Node("a", checkpoint=tmp_path)
     assert len(again.clock) <= 1
@@ -405,6 +413,30 @@ def test_a_disk_that_cannot_be_written_at_the_start(tmpfs: Path) -> None:
     assert remount(tmpfs, "ro")
     with pytest.raises(CheckpointError, match="Read-only"):
         Node("a", checkpoint=tmpfs / "a")
+
+
+def test_what_follows_a_vow_that_is_not_durable_does_not_leave_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node("a", checkpoint=tmp_path)
+    runtime = node.swarm._runtime
+    effects: list[Effect] = [Save("vow", Vow(1, (1, "a"))), Send("b", SnapshotRequest())]
+    sent: list[Send] = []
+    monkeypatch.setattr(runtime, "_outgoing", sent)
+    with runtime.lock:
+        with monkeypatch.context() as broken:
+            broken.setattr(Folder, "put", _full)
+            runtime._carry_out(effects)
+        assert sent == []
+        runtime._carry_out(effects)
+        assert sent == effects[1:]
+        sent.clear()
+    monkeypatch.undo()
+    node.swarm.leave()
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 # -- the command ---------------------------------------------------------------------------------

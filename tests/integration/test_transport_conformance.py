@@ -424,7 +424,8 @@ def test_a_peer_that_stops_and_comes_back(make: Make) -> None:
         assert len(a.ears.lost_there) == 2
         await again.stop()
 
-    run(pair(make, scenario))
+    limits = dataclasses.replace(SHORT, backoff_min_s=0.2, backoff_max_s=0.2)
+    run(pair(make, scenario, limits=limits))
 
 
 def test_a_peer_that_is_dropped(make: Make) -> None:

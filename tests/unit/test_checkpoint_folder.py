@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -63,6 +65,27 @@ def test_what_is_not_synced_does_not_count(
     assert names(tmp_path) == set()
 
 
+def test_first_the_file_is_synced_then_renamed_then_the_folder_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path)
+    done: list[str] = []
+    rename, fsync = os.rename, os.fsync
+
+    def renames(*names: Any, **where: Any) -> None:
+        done.append("rename")
+        rename(*names, **where)
+
+    def syncs(fd: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "rename", renames)
+    monkeypatch.setattr(os, "fsync", syncs)
+    folder.put("node.json", writes(b"it"))
+    assert done == ["file", "rename", "folder"]
+
+
 def test_what_a_crash_left_is_cleaned_up_and_nothing_else(tmp_path: Path) -> None:
     mine = {"checkpoint-000000000007.safetensors.tmp", "node.json.tmp"}
     theirs = {"notes.tmp", "checkpoint-7.safetensors.tmp", "checkpoint-000000000003.safetensors"}
@@ -79,6 +102,26 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         Folder(tmp_path)
     folder.close()
     Folder(tmp_path).close()
+
+
+def test_a_forked_child_does_not_hold_it(tmp_path: Path) -> None:
+    """A DataLoader's processes may outlive a node that was killed."""
+    folder = Folder(tmp_path)
+    mine, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        mine.close()
+        theirs.send(b".")
+        theirs.recv(1)  # until the test has ended
+        os._exit(0)
+    try:
+        theirs.close()
+        mine.recv(1)
+        folder.close()
+        Folder(tmp_path).close()
+    finally:
+        mine.close()
+        os.waitpid(child, 0)
 
 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:

@@ -389,6 +389,15 @@ def test_setting_aside(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     assert disk.keeper().swarm == "t"
 
 
+def test_a_swarm_that_ended_before_its_first_checkpoint(disk: Disk) -> None:
+    first = disk.keeper().begin("n", "s", 1000)
+    keeper = disk.keeper()
+    keeper.set_aside()
+    assert disk.names == {"lock", "node.json"}
+    assert keeper.begin("n", "t", 1) > first
+    assert disk.keeper().swarm == "t"
+
+
 # -- the instant ---------------------------------------------------------------------------------
 
 

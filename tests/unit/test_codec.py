@@ -80,9 +80,9 @@ def test_the_norm_is_that_of_what_is_decoded_or_a_bound_of_it(
 ) -> None:
     form = encoded(name, values, part)
     true = float(torch.linalg.vector_norm(form.decoded().double()))
-    assert form.norm() >= true * (1 - 1e-5)
+    assert form.norm() >= true * (1 - 1e-5) - 1e-15  # squares of what is tiny vanish in float32
     if name != "int8":
-        assert form.norm() <= true * (1 + 1e-5)
+        assert form.norm() <= true * (1 + 1e-5) + 1e-15
 
 
 @pytest.mark.parametrize("name", CODED)

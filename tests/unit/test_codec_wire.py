@@ -194,3 +194,16 @@ def test_a_small_message_stays_small() -> None:
     assert message.parts[0].norm() == 1.0
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
+
+
+def test_memory_for_forms_of_any_size_is_not_kept_by_size() -> None:
+    """A sender chooses how many entries a top-k has: each size would keep its block for ever."""
+    from murmurate.core import buffers
+    from murmurate.io.assembly import _Incoming
+
+    kept = set(buffers._free)
+    for entries in range(1 << 19, (1 << 19) + 3):
+        parts = (wire.PartHead("topk", 8 * entries),)
+        head = wire.PushHead(PUSH.stamps, "f4", 1 << 26, parts)
+        _Incoming(1, 8 * entries, 1, head).allocate()
+    assert set(buffers._free) == kept

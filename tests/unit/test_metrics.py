@@ -74,7 +74,7 @@ def full(peers: int) -> Reading:
 def shown(given: Reading) -> dict[str, float]:
     """Samples by name and labels, the prefix taken off."""
     registry = CollectorRegistry()
-    registry.register(Collector(lambda: given))  # type: ignore[arg-type]
+    registry.register(Collector(lambda: given))
     text = generate_latest(registry).decode()
     return {
         sample.name.removeprefix("murmurate_")

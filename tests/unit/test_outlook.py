@@ -10,7 +10,7 @@ import torch
 
 from murmurate.core.staleness import gossip_expected, gossip_expected_unequal
 from murmurate.io.progress import Progress
-from murmurate.watch.outlook import WINDOW_S, Outlook, Rate, expected_at
+from murmurate.watch.outlook import WINDOW_S, Outlook, Rate, Track, expected_at
 from murmurate.watch.sketch import EVERY_S, KEPT, Sketches
 
 
@@ -79,35 +79,33 @@ def test_rates_and_delays_are_found_from_what_is_told(wrong_s: list[float], dela
     outlooks = swarm(delay_s, travel_s=0.01, wrong_s=wrong_s, seconds=30)
     expected = gossip_expected(4, 40.0, 0.02, delay_s)
     for outlook in outlooks:
-        assert outlook.predicted(130.0) == pytest.approx(expected, rel=0.06)
+        assert outlook.predicted() == pytest.approx(expected, rel=0.06)
         assert outlook.staleness() == pytest.approx(3.0)
 
 
 def test_nothing_is_foretold_before_all_have_spoken() -> None:
     outlook = Outlook()
-    assert math.isnan(outlook.predicted(0.0))
+    assert math.isnan(outlook.predicted())
     outlook.count(0.0, 0, 0.0, 0, 0)
     outlook.count(1.0, 10, 0.5, 10, 0)
-    assert outlook.predicted(1.0) == 0.0, "alone nothing gets stale"
+    assert outlook.predicted() == 0.0, "alone nothing gets stale"
     for turn in range(3):
-        outlook.hear(
-            Progress(name="b", epoch=1, version=turn, published=10 * turn, last=10 * turn),
-            1.0 + turn,
-            1.0 + turn,
-            10 * turn,
+        told = Progress(
+            name="b", epoch=1, version=turn, published=10 * turn, last=10 * turn, at=1.0 + turn
         )
-    assert math.isnan(outlook.predicted(3.0)), "b has not said what its delays are"
+        outlook.hear(told, 1.0 + turn, 1.0 + turn, 10 * turn)
+    assert math.isnan(outlook._expected(3.0)), "b has not said what its delays are"
 
 
 def test_who_fell_silent_is_not_counted_on() -> None:
     outlooks = swarm(0.0, 0.0, [0.0, 0.0], 15)
     outlook = outlooks[0]
-    assert outlook.predicted(115.0) == pytest.approx(0.8, rel=0.1)
+    assert outlook.predicted() == pytest.approx(0.8, rel=0.1)
     later = 115.0 + WINDOW_S + 1
     assert outlook.silence_s(later)["1"] > WINDOW_S
-    outlook.count(115.5, 10_000, 200.0, 20_000, 20_000)
-    outlook.count(later, 20_000, 400.0, 40_000, 40_000)
-    assert outlook.predicted(later) == 0.0
+    for now, made in ((115.5, 10_000), (later, 20_000), (later + 0.5, 20_400)):
+        outlook.count(now, made, 0.02 * made, 2 * made, 2 * made)
+    assert outlook._expected(later + 0.5) == 0.0
     outlook.keep(())
     assert outlook.silence_s(later) == {}
 
@@ -115,10 +113,54 @@ def test_who_fell_silent_is_not_counted_on() -> None:
 def test_a_new_life_starts_from_nothing() -> None:
     outlook = Outlook()
     for turn in range(4):
-        word = Progress(name="b", epoch=1, version=turn, published=100 * turn, step_s=0.01)
+        word = Progress(
+            name="b", epoch=1, version=turn, published=100 * turn, step_s=0.01, at=float(turn)
+        )
         outlook.hear(word, float(turn), float(turn), 1)
+    assert outlook._others["b"].rate(3.0) == Rate(100.0, pytest.approx(0.01))
     outlook.hear(Progress(name="b", epoch=2, version=1, published=3, step_s=0.01), 4.0, 4.0, 1)
     assert outlook._others["b"].rate(4.0) is None
+
+
+def test_slow_training_is_looked_at_for_longer() -> None:
+    """One update in 4 s: rates of a second would be 0 or 1."""
+    track = Track(1)
+    for half in range(200):
+        made = half // 8
+        track.count(0.5 * half, 0.5 * half, made, 3.0 * made)
+    rate = track.rate(99.5)
+    assert rate is not None
+    assert rate.updates_per_s == pytest.approx(0.25, rel=0.1)
+    assert rate.compute_s == pytest.approx(3.0)
+
+
+def test_bursts_are_not_averaged_away() -> None:
+    """A machine that is busy half of the time: slower and later, for both nodes at once."""
+    outlook = Outlook()
+    made = compute_s = 0.0
+    weighed: list[tuple[float, float]] = []
+    for turn in range(200):
+        rate, each_s = (10.0, 0.08) if turn // 8 % 2 else (40.0, 0.02)
+        made += rate * 0.5
+        compute_s += rate * 0.5 * each_s
+        now = 0.5 * turn
+        outlook.count(now, int(made), compute_s, 2 * int(made), 0)
+        told = Progress(
+            name="b",
+            epoch=1,
+            version=turn,
+            published=int(made),
+            last=int(made),
+            step_s=compute_s / int(made),
+            at=now,
+            delay_s=0.0,
+        )
+        outlook.hear(told, now, now, int(made))
+        weighed.append((rate, rate * each_s))
+    recent = weighed[-20:]
+    true = sum(rate * each for rate, each in recent) / sum(rate for rate, _ in recent)
+    assert true == pytest.approx(0.8)
+    assert outlook.predicted() == pytest.approx(true, rel=0.05)
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 5000])
@@ -149,3 +191,8 @@ def test_sketches_are_of_common_instants() -> None:
     assert mine.distance(theirs.at, theirs.newest) == pytest.approx(1.0)
     assert math.isnan(mine.distance(1, theirs.newest)), "too long ago"
     assert math.isnan(mine.distance(theirs.at, b""))
+    assert math.isnan(mine.apart("b", 1, theirs.newest))
+    assert mine.apart("b", theirs.at, theirs.newest) == pytest.approx(1.0)
+    assert mine.apart("b", theirs.at + 1, theirs.newest) == pytest.approx(1.0), "as it was"
+    mine.keep(["c"])
+    assert math.isnan(mine.apart("b", theirs.at + 1, theirs.newest))

@@ -114,7 +114,7 @@ def test_an_axis_with_too_few_units_stays_whole(structure: Structure) -> None:
     shares = deal(structure, [1] * 10, np.random.default_rng(0))
     assert all(structure.width(structure.groups[1], held) == 9 for held in shares)
     assert sum(structure.width(structure.groups[0], held) for held in shares) == 12
-    with pytest.raises(ConfigError, match="0 units cannot be dealt to 13 peers"):
+    with pytest.raises(ConfigError, match="12 units cannot be dealt to 13 peers"):
         deal(structure, [1] * 13, np.random.default_rng(0))
 
 

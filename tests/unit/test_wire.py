@@ -40,7 +40,7 @@ from murmurate.core.message import (
 )
 from murmurate.errors import LocalProtocolError, RemoteProtocolError, SchemaMismatch
 from murmurate.io import bulk, fields, stamps, wire
-from murmurate.io.progress import Progress, Staleness
+from murmurate.io.progress import Neighbour, Progress, Staleness
 from murmurate.v1 import peer_pb2 as pb
 
 
@@ -90,6 +90,7 @@ PROGRESS = Progress(
     lag=4,
     sketch=bytes(range(256)),
     sketch_at=350_000_000,
+    neighbours=(Neighbour("a", 0, 10, 4), Neighbour("b", 2**40, 9, 27)),
 )
 NOTES: list[wire.Note] = [
     Digest(3, holed(), Clock(), ask=True),

@@ -294,10 +294,15 @@ class Dealer:
         return True
 
     def back(self, life: Key, numbers: Iterable[int]) -> None:
-        """«These are in no update of mine, and will not be»: also of what was taken from it."""
+        """«These are in no update of mine, and will not be.»"""
         numbers = list(numbers)
         for number in self._mine(life, numbers):
             self._take(number)
+        self.forgo(life, numbers)
+
+    def forgo(self, life: Key, numbers: Iterable[int]) -> None:
+        """The same of batches that were taken from it: it may have been dealt them again since."""
+        numbers = frozenset(numbers)
         for dot in [dot for dot in self._ghosts if dot[:2] == life]:
             self._ghosts[dot].difference_update(numbers)
             if not self._ghosts[dot]:

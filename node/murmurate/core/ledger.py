@@ -28,11 +28,15 @@ class Ledger:
         """To be sent: batch and update; whoever takes them calls `sent`."""
         self.back: list[int] = []
         self.spent: list[int] = []
+        self.forgone: list[int] = []
+        """Were taken from me and are in no update of mine."""
         self.spoiled = False
         """An open batch is not mine any more: the steps must be taken back."""
         self._said: dict[int, int] = {}
         self._sure: dict[int, int] = {}
         self._unanswered: deque[tuple[int, int]] = deque()
+        self._void: set[int] = set()
+        """Taken from me, with a claim on its way."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._said
@@ -49,6 +53,7 @@ class Ledger:
         else:
             seq = self.seq + bool(self.open)
         self.ready.append(number)
+        self._void.discard(number)
         self._claim(number, seq)
 
     def take(self, seq: int) -> int | None:
@@ -91,6 +96,9 @@ class Ledger:
         self._forget(self.open)
         self.open = []
         self.spoiled = False
+        for number in self.ready:
+            if self._said[number] == self.seq:  # that update holds less than was said
+                self._claim(number, self.seq)
 
     def give_up_ready(self) -> None:
         """No more steps: the rest is for others, which changes what my next update holds."""
@@ -102,21 +110,35 @@ class Ledger:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def sent(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-        """What there is to say now: claims, batches given back, batches spent."""
-        out = self.claims, self.back, self.spent
+    def sent(self) -> tuple[list[tuple[int, int]], list[int], list[int], list[int]]:
+        """What there is to say now, in one message: claims, spent, given back, forgone. The claims
+        are heard last: one that is both is claimed anew."""
+        out = self.claims, self.spent, self.back, self.forgone
         self._unanswered.extend(self.claims)
-        self.claims, self.back, self.spent = [], [], []
+        self.claims, self.spent, self.back, self.forgone = [], [], [], []
         return out
 
     def confirmed(self, number: int) -> None:
         seq = self._answered(number)
-        if seq is not None and number in self._said:
+        if number in self._void:
+            self._void.discard(number)
+            self.back.append(number)
+        elif seq is not None and number in self._said and not self._asks_for(number):
             self._sure[number] = seq
 
     def denied(self, number: int) -> None:
-        """Also without a question: taken, because I was not heard of for too long."""
         self._answered(number)
+        self._void.discard(number)
+        self._lose(number)
+
+    def taken(self, number: int) -> None:
+        """It was taken, unasked. A claim that is on its way may get it back for me: then I return
+        it."""
+        if number in self._said and any(each == number for each, _ in self._unanswered):
+            self._void.add(number)
+        self._lose(number)
+
+    def _lose(self, number: int) -> None:
         if number not in self._said:
             return
         if number in self.open:
@@ -125,7 +147,7 @@ class Ledger:
         else:
             self.ready.remove(number)
         self._forget([number])
-        self.back.append(number)  # «it is in no update of mine»
+        self.forgone.append(number)
 
     def restart(self, seq: int | None = None) -> list[int]:
         """A new stream: what was dealt and is not begun is gone, what was said is void. Returns the
@@ -133,9 +155,10 @@ class Ledger:
         if seq is not None:
             self.seq, self.open, self.spoiled = seq, [], False
         self.ready.clear()
-        self.claims, self.back, self.spent = [], [], []
+        self.claims, self.spent, self.back, self.forgone = [], [], [], []
         self._said = dict.fromkeys(self.open, self.seq)
         self._sure.clear()
+        self._void.clear()
         self._unanswered = deque((number, self.seq) for number in self.open)
         return list(self.open)
 
@@ -145,6 +168,12 @@ class Ledger:
         self._said[number] = seq
         self._sure.pop(number, None)
         self.claims.append((number, seq))
+
+    def _asks_for(self, number: int) -> bool:
+        """Whether a newer claim on this batch has no answer yet: only the last word counts, and all
+        that was said before it is heard before it."""
+        claims = (*self._unanswered, *self.claims)
+        return any(each == number for each, _ in claims)
 
     def _answered(self, number: int) -> int | None:
         """The update of the oldest claim on this batch that has no answer."""

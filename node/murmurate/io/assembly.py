@@ -48,7 +48,9 @@ class _Incoming:
 
     def allocate(self) -> None:
         dtype = wire.payload_dtype(self.head)
-        self.payload = buffers.empty(self.total // dtype.itemsize, dtype)
+        # Encoded forms come in any size, and blocks are kept by size: these must not be.
+        make = torch.empty if dtype == torch.uint8 else buffers.empty
+        self.payload = make(self.total // dtype.itemsize, dtype=dtype)
 
     def write(self, raw: memoryview) -> None:
         assert self.payload is not None

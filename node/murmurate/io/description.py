@@ -9,7 +9,7 @@ from murmurate.core.runs import Runs, runs_problem
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 from murmurate.io import fields
 from murmurate.io.fields import PROTOCOL_VERSION
-from murmurate.io.progress import NAMES_MAX, Progress, Staleness
+from murmurate.io.progress import NAMES_MAX, Neighbour, Progress, Staleness
 from murmurate.v1 import peer_pb2 as pb
 
 DESCRIPTION_BYTES_MAX = 4 << 20
@@ -195,6 +195,10 @@ def progress_to_pb(progress: Progress) -> pb.Progress:
         lag=p.lag,
         sketch=p.sketch,
         sketch_at=p.sketch_at,
+        neighbours=[
+            pb.Neighbour(name=name, sent_bytes=sent, applied=applied, staleness=staleness)
+            for name, sent, applied, staleness in p.neighbours
+        ],
     )
 
 
@@ -228,4 +232,8 @@ def progress_from_pb(m: pb.Progress) -> Progress:
         lag=m.lag,
         sketch=m.sketch,
         sketch_at=m.sketch_at,
+        neighbours=tuple(
+            Neighbour(each.name, each.sent_bytes, each.applied, each.staleness)
+            for each in m.neighbours
+        ),
     )

@@ -11,12 +11,16 @@ import errno
 import fcntl
 import os
 import re
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from murmurate.errors import CheckpointError
+
+_open: weakref.WeakSet[Folder] = weakref.WeakSet()
+"""A forked child must not hold the lock when its parent is gone: a DataLoader's may outlive it."""
 
 LOCK = "lock"
 MEMORY = "node.json"
@@ -40,6 +44,7 @@ class Folder:
             os.close(self._fd)
             raise
         self._open = True
+        _open.add(self)
         with suppress(OSError):  # a disk that cannot be written is told by the first write
             self._clean()
 
@@ -124,6 +129,7 @@ class Folder:
         return self.path / aside
 
     def close(self) -> None:
+        """Whoever comes next may have it."""
         if self._open:
             self._open = False
             os.close(self._lock)
@@ -132,3 +138,11 @@ class Folder:
 
 def checkpoint_name(number: int) -> str:
     return f"checkpoint-{number:012}.safetensors"
+
+
+def _close_all() -> None:
+    for folder in list(_open):
+        folder.close()
+
+
+os.register_at_fork(after_in_child=_close_all)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from murmurate.errors import ConfigError, RemoteProtocolError
-from murmurate.io.generator_wire import BATCH_BYTES_MAX, BatchTensor, Piece
+from murmurate.io.generator_wire import BATCH_BYTES_MAX, ITEM_BYTES, BatchTensor, Piece
 
 DTYPES = {
     "f2": torch.float16,
@@ -56,8 +56,8 @@ class Unpacking:
         self._number = 0
         self._batch = 0
         self._filled = 0
-        self._parts: list[memoryview] = []
-        self._made: Batch = ()
+        self._view = memoryview(b"")
+        self._bytes = torch.empty(0, dtype=torch.uint8)
         self.skipped = 0
         """Numbers of this stream that did not come."""
 
@@ -95,28 +95,26 @@ class Unpacking:
                 raise RemoteProtocolError("piece.number", f"{number} after {self._number}")
             self.skipped += number - self._number - 1
             self._number, self._batch = number, batch
-            self._made = tuple(torch.empty(t.shape, dtype=DTYPES[t.dtype]) for t in self._tensors)
-            self._parts = [_as_bytes(tensor) for tensor in self._made if tensor.numel()]
+            self._bytes = torch.empty(self._total, dtype=torch.uint8)
+            self._view = memoryview(self._bytes.numpy())  # type: ignore[arg-type]
         elif number != self._number:
             raise RemoteProtocolError("piece.number", f"{number} amid {self._number}")
-        self._fill(raw)
+        self._view[offset : offset + len(raw)] = raw
+        self._filled += len(raw)
         if self._filled < self._total:
             return None
         self._filled = 0
-        made, self._made = self._made, ()
-        return tuple(_swapped(tensor) for tensor in made)
+        return self._cut(self._bytes)
 
-    def _fill(self, raw: memoryview) -> None:
-        self._filled += len(raw)
-        while raw:
-            part = self._parts[0]
-            count = min(len(part), len(raw))
-            part[:count] = raw[:count]
-            raw = raw[count:]
-            if count == len(part):
-                self._parts.pop(0)
-            else:
-                self._parts[0] = part[count:]
+    def _cut(self, data: torch.Tensor) -> Batch:
+        """The tensors in these bytes: views, where they lie as their type needs it."""
+        batch, start = [], 0
+        for tensor in self._tensors:
+            part = data[start : start + tensor.nbytes]
+            part = part.clone() if start % ITEM_BYTES[tensor.dtype] else part
+            batch.append(_swapped(part.view(DTYPES[tensor.dtype]).view(tensor.shape)))
+            start += tensor.nbytes
+        return tuple(batch)
 
 
 def _as_bytes(tensor: torch.Tensor) -> memoryview:

@@ -52,6 +52,8 @@ class Taker(Protocol):
 
     def denied(self, number: int) -> None: ...
 
+    def taken(self, number: int) -> None: ...
+
     def leased(self, until: float) -> None: ...
 
     def ended(self, totals: Totals) -> None: ...
@@ -178,6 +180,8 @@ class GeneratorLink:
                 taker.confirmed(number)
             for number in deal.denied:
                 taker.denied(number)
+            for number in deal.taken:
+                taker.taken(number)
             if deal.pong and (sent := self._pings.pop(deal.pong, None)) is not None:
                 taker.leased(sent + wire.LEASE_S)
             if deal.piece is not None:

@@ -133,7 +133,7 @@ class GeneratorService:
         self._drop(settled.done)
         for life, number in settled.taken:
             if (stream := self._streams.get(life)) is not None:
-                stream.deny(number)
+                stream.take(number)
         for life, heard in list(self._heard.items()):
             if life not in self._streams and now > heard + wire.LEASE_S + LEASE_MARGIN_S:
                 del self._heard[life]
@@ -302,10 +302,11 @@ class GeneratorService:
         if ask.hello is not None:
             raise RemoteProtocolError("ask.hello", "again")
         self._heard[life] = time.monotonic()
-        for number, seq in ask.claims:
-            (stream.confirmed if dealer.claim(life, number, seq) else stream.denied).append(number)
         self._drop(dealer.spent(life, ask.spent))
-        dealer.back(life, ask.back)  # last: it may take back what was claimed in the same breath
+        dealer.back(life, ask.back)
+        dealer.forgo(life, ask.forgone)
+        for number, seq in ask.claims:  # last: what was given back may have come again
+            (stream.confirmed if dealer.claim(life, number, seq) else stream.denied).append(number)
         if ask.pull:
             dealer.pull(life, ask.pull)
         if ask.ping:
@@ -335,6 +336,7 @@ class _Stream:
         self.life = life
         self.confirmed: list[int] = []
         self.denied: list[int] = []
+        self.taken: list[int] = []
         self.pong = 0
         self._service = service
         self._context = context
@@ -348,9 +350,9 @@ class _Stream:
         self._batches.append((number, raw))
         self._wake.set()
 
-    def deny(self, number: int) -> None:
+    def take(self, number: int) -> None:
         self._batches = deque(item for item in self._batches if item[0] != number)
-        self.denied.append(number)
+        self.taken.append(number)
         self._wake.set()
 
     def wake(self) -> None:
@@ -395,7 +397,7 @@ class _Stream:
                     piece = wire.Piece(number, start, place, tuple(more))
                     await self._write(self._words(piece, part))
             words = self._words()
-            if words.confirmed or words.denied or words.pong or words.end is not None:
+            if words != wire.Deal():
                 await self._write(words)
 
     def _words(self, piece: wire.Piece | None = None, raw: bytes | memoryview = b"") -> wire.Deal:
@@ -407,9 +409,16 @@ class _Stream:
             end = dealer.totals
         confirmed, self.confirmed = self.confirmed, []
         denied, self.denied = self.denied, []
+        taken, self.taken = self.taken, []
         pong, self.pong = self.pong, 0
         return wire.Deal(
-            piece=piece, confirmed=confirmed, denied=denied, pong=pong, end=end, raw=raw
+            piece=piece,
+            confirmed=tuple(confirmed),
+            denied=tuple(denied),
+            taken=tuple(taken),
+            pong=pong,
+            end=end,
+            raw=raw,
         )
 
     async def _write(self, deal: wire.Deal) -> None:

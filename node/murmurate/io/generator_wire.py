@@ -73,6 +73,7 @@ class Ask:
     """Batch, and the update it will be in."""
     back: Sequence[int] = ()
     spent: Sequence[int] = ()
+    forgone: Sequence[int] = ()
     ping: int = 0
     bye: bool = False
 
@@ -112,6 +113,7 @@ class Deal:
     piece: Piece | None = None
     confirmed: Sequence[int] = ()
     denied: Sequence[int] = ()
+    taken: Sequence[int] = ()
     pong: int = 0
     end: Totals | None = None
     raw: bytes | memoryview = b""
@@ -141,6 +143,7 @@ def encode_ask(ask: Ask) -> bytes:
             claims=[pb.Claim(batch=batch, seq=seq) for batch, seq in ask.claims],
             back=ask.back,
             spent=ask.spent,
+            forgone=ask.forgone,
             ping=ask.ping,
             bye=ask.bye,
         ),
@@ -160,10 +163,11 @@ def decode_ask(data: bytes) -> Ask:
         ],
         back=_batches("ask.back", m.back),
         spent=_batches("ask.spent", m.spent),
+        forgone=_batches("ask.forgone", m.forgone),
         ping=fields.number("ask.ping", m.ping),
         bye=m.bye,
     )
-    rest = ask.pull or ask.claims or ask.back or ask.spent or ask.ping or ask.bye
+    rest = ask.pull or ask.claims or ask.back or ask.spent or ask.forgone or ask.ping or ask.bye
     if hello is not None and rest:
         raise RemoteProtocolError("ask.hello", "not alone")
     if hello is None and not rest:
@@ -209,6 +213,7 @@ def encode_deal(deal: Deal) -> bytes:
             else pb.Piece(batch=p.batch, offset=p.offset, number=p.number, more=p.more),
             confirmed=deal.confirmed,
             denied=deal.denied,
+            taken=deal.taken,
             pong=deal.pong,
             end=None
             if e is None
@@ -245,6 +250,7 @@ def decode_deal(data: bytes) -> Deal:
         piece=piece,
         confirmed=_batches("deal.confirmed", m.confirmed),
         denied=_batches("deal.denied", m.denied),
+        taken=_batches("deal.taken", m.taken),
         pong=fields.number("deal.pong", m.pong),
         end=_read_end(m.end) if m.HasField("end") else None,
         raw=raw,

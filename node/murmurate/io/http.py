@@ -20,6 +20,11 @@ CONNECTIONS_MAX = 32
 READ_S = 5.0
 WRITE_S = 10.0
 TEXT = "text/plain; charset=utf-8"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:;"
+    " connect-src 'self'"
+)
+"""A page may talk to the node it came from, and to nobody else."""
 REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -112,6 +117,7 @@ class Pages:
             f"Content-Length: {len(page.body)}\r\n"
             "Cache-Control: no-store\r\n"
             "X-Content-Type-Options: nosniff\r\n"
+            f"Content-Security-Policy: {POLICY}\r\n"
             "Connection: close\r\n\r\n".encode()
         )
         if method != "HEAD":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from murmurate.core.clock import Limits, name_problem
 from murmurate.core.runs import SEQ_MAX
@@ -18,6 +19,7 @@ from murmurate.errors import RemoteProtocolError
 NAMES_MAX = 1024
 REASONS_MAX = 64
 SKETCH_BYTES = 256
+NEIGHBOURS_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,16 @@ class Staleness:
     p50: int = 0
     p99: int = 0
     max: int = 0
+
+
+class Neighbour(NamedTuple):
+    """What passed between the teller and one of its peers."""
+
+    name: str
+    sent_bytes: int = 0
+    applied: int = 0
+    """Of that peer's updates; and their staleness, all together."""
+    staleness: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +86,8 @@ class Progress:
     sketch: bytes = b""
     """Its weights in a few numbers, of the instant `sketch_at` (`watch.sketch`)."""
     sketch_at: int = 0
+    neighbours: tuple[Neighbour, ...] = ()
+    """Sorted by name."""
 
     def __post_init__(self) -> None:
         if problem := name_problem(self.name, Limits().name_bytes_max):
@@ -90,6 +104,7 @@ class Progress:
         _check_counts("bytes_by_codec", self.bytes_by_codec)
         if len(self.sketch) not in (0, SKETCH_BYTES):
             raise RemoteProtocolError("progress.sketch", f"expected 0 or {SKETCH_BYTES} bytes")
+        _check_neighbours(self.neighbours)
 
 
 _COUNTS = (
@@ -151,6 +166,20 @@ def _check_counts(field: str, counts: tuple[tuple[str, int], ...]) -> None:
             raise RemoteProtocolError(f"progress.{field}", f"{reason!r} is not in order")
         _check_count(field, times)
         previous = reason
+
+
+def _check_neighbours(neighbours: tuple[Neighbour, ...]) -> None:
+    if len(neighbours) > NEIGHBOURS_MAX:
+        raise RemoteProtocolError("progress.neighbours", f"at most {NEIGHBOURS_MAX}")
+    previous = ""
+    for name, *counts in neighbours:
+        if problem := name_problem(name, Limits().name_bytes_max):
+            raise RemoteProtocolError("progress.neighbours", problem)
+        if name <= previous:
+            raise RemoteProtocolError("progress.neighbours", f"{name!r} is not in order")
+        for count in counts:
+            _check_count("neighbours", count)
+        previous = name
 
 
 def _check_amount(field: str, value: float) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Ask(_message.Message):
-    __slots__ = ("hello", "pull", "claims", "back", "spent", "ping", "bye")
+    __slots__ = ("hello", "pull", "claims", "back", "spent", "ping", "bye", "forgone")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
@@ -14,6 +14,7 @@ class Ask(_message.Message):
     SPENT_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
+    FORGONE_FIELD_NUMBER: _ClassVar[int]
     hello: FeedHello
     pull: int
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
@@ -21,7 +22,8 @@ class Ask(_message.Message):
     spent: _containers.RepeatedScalarFieldContainer[int]
     ping: int
     bye: bool
-    def __init__(self, hello: _Optional[_Union[FeedHello, _Mapping]] = ..., pull: _Optional[int] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., back: _Optional[_Iterable[int]] = ..., spent: _Optional[_Iterable[int]] = ..., ping: _Optional[int] = ..., bye: bool = ...) -> None: ...
+    forgone: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, hello: _Optional[_Union[FeedHello, _Mapping]] = ..., pull: _Optional[int] = ..., claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., back: _Optional[_Iterable[int]] = ..., spent: _Optional[_Iterable[int]] = ..., ping: _Optional[int] = ..., bye: bool = ..., forgone: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FeedHello(_message.Message):
     __slots__ = ("version", "run", "swarm", "name", "epoch", "address", "seq", "claims")
@@ -52,7 +54,7 @@ class Claim(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class Deal(_message.Message):
-    __slots__ = ("welcome", "piece", "confirmed", "denied", "pong", "end", "raw")
+    __slots__ = ("welcome", "piece", "confirmed", "denied", "pong", "end", "raw", "taken")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +62,7 @@ class Deal(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     welcome: FeedWelcome
     piece: Piece
     confirmed: _containers.RepeatedScalarFieldContainer[int]
@@ -67,7 +70,8 @@ class Deal(_message.Message):
     pong: int
     end: End
     raw: bytes
-    def __init__(self, welcome: _Optional[_Union[FeedWelcome, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ..., confirmed: _Optional[_Iterable[int]] = ..., denied: _Optional[_Iterable[int]] = ..., pong: _Optional[int] = ..., end: _Optional[_Union[End, _Mapping]] = ..., raw: _Optional[bytes] = ...) -> None: ...
+    taken: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, welcome: _Optional[_Union[FeedWelcome, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ..., confirmed: _Optional[_Iterable[int]] = ..., denied: _Optional[_Iterable[int]] = ..., pong: _Optional[int] = ..., end: _Optional[_Union[End, _Mapping]] = ..., raw: _Optional[bytes] = ..., taken: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FeedWelcome(_message.Message):
     __slots__ = ("version", "run", "instance", "batches", "samples", "tensors")

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def flops_per_sample(
     workload: Workload, model: torch.nn.Module, batch: tuple[torch.Tensor, ...]
 ) -> float:
-    """Forward, a multiplication and an addition counted as two. Leaves model and rng as they are."""
+    """Forward; a multiplication and an addition are two. Leaves model and rng as they are."""
     from torch.utils.flop_counter import FlopCounterMode
 
     model.eval()
     with torch.random.fork_rng(), torch.no_grad(), FlopCounterMode(display=False) as counter:
         workload.loss(model, batch)
     model.train()
-    return counter.get_total_flops() / workload.batch_size
+    return float(counter.get_total_flops()) / workload.batch_size

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections.abc import Mapping
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from murmurate.io.http import Page, Pages
 from murmurate.io.metrics import exposition
+from murmurate.report import counts
 from murmurate.watch.reading import is_ready, read
+from murmurate.watch.swarm import Json, as_json
 
 if TYPE_CHECKING:
     from murmurate.runtime import Runtime
+
+BARS_MAX = 64
+HTML = "text/html; charset=utf-8"
+JSON = "application/json"
 
 
 def pages(runtime: Runtime, listen: str) -> Pages:
     """To be started by the runtime, on its own loop."""
     expose = exposition(lambda: read(runtime))
+    html = resources.files("murmurate.watch").joinpath("page.html").read_bytes()
 
     def metrics(headers: Mapping[str, str]) -> Page:
         body, kind = expose(headers.get("accept", ""))
@@ -32,4 +43,51 @@ def pages(runtime: Runtime, listen: str) -> Pages:
             return Page(b"not part of the swarm\n", status=503)
         return Page(b"ok\n")
 
-    return Pages(listen, {"/metrics": metrics, "/livez": livez, "/readyz": readyz})
+    def swarm(_: Mapping[str, str]) -> Page:
+        return Page(json.dumps(swarm_json(runtime), allow_nan=False).encode(), JSON)
+
+    return Pages(
+        listen,
+        {
+            "/": lambda _: Page(html, HTML),
+            "/metrics": metrics,
+            "/swarm.json": swarm,
+            "/livez": livez,
+            "/readyz": readyz,
+        },
+    )
+
+
+def swarm_json(runtime: Runtime) -> Json:
+    """What the page shows."""
+    swarm = as_json(runtime.describe())
+    with runtime.lock:
+        seen = counts(runtime.tally.staleness)
+        curves = {name: list(points) for name, points in runtime.curves.points.items()}
+        by_class = runtime.tally.accuracy_of
+    return {
+        **swarm,
+        "wall": time.time(),
+        "staleness_bars": bars(seen),
+        "accuracy_by_class": [_known(each) for each in by_class],
+        "curves": {
+            name: [[_known(value) for value in point] for point in points]
+            for name, points in curves.items()
+        },
+    }
+
+
+def bars(seen: Mapping[int, int]) -> list[list[int]]:
+    """A histogram with at most so many bars: [first value, last value, count] of each."""
+    if not seen:
+        return []
+    width = max(1, math.ceil((max(seen) + 1) / BARS_MAX))
+    out: dict[int, int] = {}
+    for value, times in seen.items():
+        out[value // width] = out.get(value // width, 0) + times
+    return [[at * width, at * width + width - 1, out.get(at, 0)] for at in range(max(out) + 1)]
+
+
+def _known(value: float) -> float | None:
+    """JSON knows no NaN; and a page needs no more digits than it shows."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None

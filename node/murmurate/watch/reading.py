@@ -64,11 +64,11 @@ def read(runtime: Runtime) -> Reading:
             pieces["members"] = Counter(each.state for each in peer.membership.rumours())
             pieces["lag"] = runtime.lag()
             if settings.rule != "average":
-                pieces["staleness_predicted"] = outlook.predicted(now)
+                pieces["staleness_predicted"] = outlook.predicted()
             if isinstance(peer, Peer):
                 pieces["outbox_bytes"] = sum(peer.outbox.nbytes(to) for to in peer.outbox.waiting())
             distances = [
-                runtime.sketches.distance(at, told)
+                runtime.sketches.apart(name, at, told)
                 for name, at, told in sketches
                 if name != runtime.name and name in live
             ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Collection
 
 import torch
 
@@ -31,6 +32,7 @@ class Sketches:
         generator = torch.Generator().manual_seed(0)
         self._signs = torch.randint(0, 2, (rows,), generator=generator).mul_(2).sub_(1).float()
         self._newest: dict[int, tuple[float, ...]] = {}
+        self._apart: dict[str, float] = {}
         self.at = 0
 
     def due(self, wall: float) -> bool:
@@ -55,6 +57,19 @@ class Sketches:
         """As it is told; empty: none yet."""
         mine = self._newest.get(self.at)
         return b"" if mine is None else struct.pack(f"<{WIDTH}f", *mine)
+
+    def apart(self, name: str, at: int, told: bytes) -> float:
+        """How far I am from a node by its last word; as it was before, if I have nothing of that
+        instant yet. NaN: unknown."""
+        distance = self.distance(at, told)
+        if math.isnan(distance):
+            return self._apart.get(name, math.nan)
+        self._apart[name] = distance
+        return distance
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all others."""
+        self._apart = {name: each for name, each in self._apart.items() if name in names}
 
     def distance(self, at: int, told: bytes) -> float:
         """‖mine − theirs‖ / ‖mine‖ at that instant; NaN: one of the two is not there."""

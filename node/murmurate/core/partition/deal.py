@@ -63,7 +63,9 @@ def deal(
             share[order[start : start + size]] = True
             start += size
     if not dealt:
-        apportion(0, weights)  # says which weight is wrong, if that is it
+        if not structure.groups:
+            raise ConfigError("model: none of its axes can be split")
+        apportion(max(group.count for group in structure.groups), weights)  # says why not
     return held
 
 

@@ -1,0 +1,248 @@
+"""Independent subnet training in virtual time: the real rules and torch subnets, in one process.
+
+A step of a peer takes a virtual second divided by its speed, whatever it takes this machine; a
+message takes `delay_s`. So rules are compared at equal time, and one seed decides everything.
+Time for a step does not depend on the width of the subnet: give a wide one to a fast peer by speed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from murmurate.core.partition.analysis import analyse
+from murmurate.core.partition.structure import Structure
+from murmurate.core.partition.subnet import cut, load, weights_of
+from murmurate.errors import ConfigError
+from murmurate.partition import example_of
+from murmurate.sim.events import Events
+from murmurate.workloads import Evaluation, Share, Split, Workload
+from murmurate_coordinator.plan import Capacity
+from murmurate_coordinator.rules import Accepted, Effect, Give, Partitioner, Push, Refused, Waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One run. Seconds are virtual; a peer of speed 1 makes a step in one."""
+
+    rule: str
+    peers: int
+    seconds: float
+    steps: int = 10
+    """J: local steps for one lease."""
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
+    widths: Mapping[str, float] = field(default_factory=dict)
+    """How large their subnets are, relative to each other; 1 for the others."""
+    delay_s: float = 0.0
+    seed: int = 0
+    split: str = "none"
+    batch_size: int | None = None
+    joins: tuple[tuple[float, str], ...] = ()
+    leaves: tuple[tuple[float, str], ...] = ()
+    """Who joins or leaves when, besides those that are there from the start."""
+
+    def __post_init__(self) -> None:
+        if self.peers < 1:
+            raise ConfigError(f"peers {self.peers}: must be at least 1")
+        if not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise ConfigError(f"seconds {self.seconds:g}: must be a number above 0")
+        if not (self.delay_s >= 0 and math.isfinite(self.delay_s)):
+            raise ConfigError(f"delay {self.delay_s:g}: must be a number from 0 on")
+        for name, speed in self.speeds.items():
+            if not (speed > 0 and math.isfinite(speed)):
+                raise ConfigError(f"speed {name}={speed:g}: must be a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    rule: str
+    seed: int
+    evaluation: Evaluation
+    """Of the full model as it is."""
+    masked: Evaluation
+    """With zeros where nobody ever trained."""
+    samples: int
+    steps: Mapping[str, int]
+    """Made by each peer, whether they got into the model or not."""
+    plans: int
+    pushes: int
+    refused: Mapping[str, int]
+    coverage: Mapping[str, float]
+
+
+class _Trainer:
+    """One peer: a subnet, its optimizer and its data."""
+
+    def __init__(self, name: str, speed: float, batches: Iterator[tuple[torch.Tensor, ...]]) -> None:
+        self.name = name
+        self.speed = speed
+        self.batches = batches
+        self.subnet: nn.Module | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.job: Give | None = None
+        self.left = 0
+        """Steps until its push; below zero: no end."""
+        self.version = 0
+        self.new_steps = 0
+        self.on_its_way = False
+        self.steps = 0
+        self.life = 0
+        """Steps that were begun for an earlier job are not finished."""
+
+
+class World:
+    """Everything of one run. `run` to the end, or `events.run_until` step by step."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        setting: Setting,
+        *,
+        structure: Structure | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
+        self.workload = workload
+        self.setting = setting
+        self.batch_size = setting.batch_size or workload.batch_size
+        torch.manual_seed(setting.seed)
+        self.model = model if model is not None else workload.model()
+        self.structure = structure or analyse(self.model, example_of(workload, self.model))
+        self.events = Events()
+        self.centre = Partitioner(
+            self.structure,
+            weights_of(self.model),
+            setting.rule,
+            np.random.default_rng(setting.seed),
+            steps=setting.steps,
+            founders=setting.peers,
+        )
+        self.trainers: dict[str, _Trainer] = {}
+        self._joined = 0
+        for k in range(setting.peers):
+            self.events.at(0.0, self._join, f"node-{k}")
+        for time, name in setting.joins:
+            self.events.at(time, self._join, name)
+        for time, name in setting.leaves:
+            self.events.at(time, self._leave, name)
+
+    def run(self) -> Outcome:
+        self.events.run_until(self.setting.seconds)
+        totals = self.centre.totals
+        return Outcome(
+            rule=self.setting.rule,
+            seed=self.setting.seed,
+            evaluation=self.evaluate(self.centre.weights),
+            masked=self.evaluate(self.centre.for_evaluation()),
+            samples=totals.samples,
+            steps={name: trainer.steps for name, trainer in self.trainers.items()},
+            plans=totals.plans,
+            pushes=totals.pushes,
+            refused=dict(totals.refused),
+            coverage=self.centre.coverage(),
+        )
+
+    def evaluate(self, weights: Mapping[str, torch.Tensor]) -> Evaluation:
+        whole = copy.deepcopy(self.model)
+        load(whole, weights)
+        return self.workload.evaluate(whole)
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def _join(self, name: str) -> None:
+        share = Share(
+            index=self._joined,
+            count=max(self._joined + 1, self.setting.peers + len(self.setting.joins)),
+            split=Split(self.setting.split),
+            seed=self.setting.seed,
+            batch_size=self.batch_size,
+        )
+        self._joined += 1
+        speed = self.setting.speeds.get(name, 1.0)
+        self.trainers[name] = _Trainer(name, speed, self.workload.batches(share))
+        width = self.setting.widths.get(name, 1.0)
+        self._carry_out(self.centre.join(name, Capacity(speed=width)))
+
+    def _leave(self, name: str) -> None:
+        trainer = self.trainers.get(name)
+        if trainer is not None:
+            trainer.life += 1
+            trainer.job = None
+        self._carry_out(self.centre.leave(name))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        self.centre.check()
+        for effect in effects:
+            trainer = self.trainers.get(effect.peer)
+            match effect:
+                case Give():
+                    self.events.after(self.setting.delay_s, self._begin, effect)
+                case Accepted() if trainer is not None:
+                    self.events.after(self.setting.delay_s, self._done, trainer, effect)
+                case Refused() | Waits() | Accepted():
+                    pass
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def _begin(self, give: Give) -> None:
+        trainer = self.trainers[give.peer]
+        if trainer.job is not None and give.lease < trainer.job.lease:
+            return
+        if give.peer not in self.centre.members:
+            return
+        # A fresh optimizer with every plan, as the reference code does it.
+        trainer.subnet = cut(self.model, self.structure, give.held)
+        load(trainer.subnet, give.values)
+        trainer.optimizer = self.workload.optimizer(trainer.subnet)
+        trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
+        trainer.left = give.steps if give.steps is not None else -1
+        trainer.on_its_way = False
+        trainer.life += 1
+        self.events.after(1.0 / trainer.speed, self._step, trainer, trainer.life)
+
+    def _step(self, trainer: _Trainer, life: int) -> None:
+        if life != trainer.life or trainer.subnet is None or trainer.optimizer is None:
+            return
+        trainer.optimizer.zero_grad()
+        self.workload.loss(trainer.subnet, next(trainer.batches)).backward()  # type: ignore[no-untyped-call]
+        trainer.optimizer.step()
+        trainer.steps += 1
+        trainer.new_steps += 1
+        trainer.left -= 1
+        if trainer.left < 0 and not trainer.on_its_way:
+            self._push(trainer)
+        if trainer.left == 0:
+            self._push(trainer)
+        else:
+            self.events.after(1.0 / trainer.speed, self._step, trainer, life)
+
+    def _push(self, trainer: _Trainer) -> None:
+        assert trainer.job is not None
+        assert trainer.subnet is not None
+        values = {k: v.detach().clone() for k, v in weights_of(trainer.subnet).items()}
+        push = Push(
+            trainer.name,
+            trainer.job.plan,
+            trainer.job.lease,
+            trainer.version + 1,
+            trainer.new_steps,
+            trainer.new_steps * self.batch_size,
+            values,
+        )
+        trainer.new_steps = 0
+        trainer.on_its_way = True
+        self.events.after(self.setting.delay_s, self._arrive, push)
+
+    def _arrive(self, push: Push) -> None:
+        self._carry_out(self.centre.push(push))
+
+    def _done(self, trainer: _Trainer, accepted: Accepted) -> None:
+        if trainer.job is not None and trainer.job.lease == accepted.lease:
+            trainer.version = accepted.version
+            trainer.on_its_way = False

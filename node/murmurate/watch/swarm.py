@@ -1,0 +1,60 @@
+"""A swarm as one of its members describes it, as plain JSON: for scripts, `top` and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from murmurate.io.description import Description
+from murmurate.io.progress import Progress
+from murmurate.report import empty_row, node_row, number
+
+Json = dict[str, Any]
+
+
+def as_json(description: Description) -> Json:
+    """Everything `status` shows, and more. Keys are only ever added; unknown numbers are null."""
+    told = {progress.name: progress for progress in description.progress}
+    parameters = sum(_product(tensor.shape) for tensor in description.tensors)
+    return {
+        "name": description.name,
+        "address": description.address,
+        "run": description.run,
+        "rule": description.rule,
+        "swarm": description.swarm,
+        "synced": description.synced,
+        "parameters": parameters,
+        "updates": len(description.clock),
+        "members": [
+            {
+                **member_row(each.name, told.get(each.name)),
+                "state": each.state,
+                "reason": each.reason,
+                "address": each.address,
+            }
+            for each in sorted(description.members, key=lambda each: each.name)
+        ],
+    }
+
+
+def member_row(name: str, told: Progress | None) -> Json:
+    """A row of the report, and what is of this moment."""
+    row = empty_row(name) if told is None else node_row(told)
+    del row["accuracy_by_class"], row["role"]  # known to the node itself only
+    now = told or Progress(name=name, epoch=0, version=0)
+    return {
+        **row,
+        "at": now.at or None,
+        "done": now.done,
+        "staleness_now": number(now.staleness_now),
+        "staleness_predicted": number(now.staleness_predicted),
+        "delay_s": number(now.delay_s),
+        "lag": now.lag,
+        "neighbours": [each._asdict() for each in now.neighbours],
+    }
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total

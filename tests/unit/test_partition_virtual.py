@@ -1,0 +1,102 @@
+"""Subnets in virtual time: one seed decides everything, and churn costs little."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from murmurate.errors import ConfigError
+from murmurate.workloads.synthetic import CLASSES, INPUTS, Synthetic
+from murmurate_coordinator.rules import OVER, RULES
+from murmurate_coordinator.virtual import Outcome, Setting, World
+
+
+class Clouds(Synthetic):
+    def __init__(self) -> None:
+        super().__init__("10000")
+        self.lr, self.batch_size = 0.05, 32
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(INPUTS, 48), nn.ReLU(), nn.Linear(48, 40), nn.ReLU(), nn.Linear(40, CLASSES)
+        )
+
+
+def run(rule: str, **more: object) -> Outcome:
+    setting = {"peers": 4, "seconds": 120, "delay_s": 0.3, **more}
+    return World(Clouds(), Setting(rule=rule, **setting)).run()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_learns_and_a_seed_decides_everything(rule: str) -> None:
+    one = run(rule, speeds={"node-1": 0.5}, widths={"node-0": 4, "node-1": 2})
+    assert one.masked.accuracy > 0.5  # 10 classes
+    assert one.refused == {}
+    assert sum(one.steps.values()) > 100
+    again = run(rule, speeds={"node-1": 0.5}, widths={"node-0": 4, "node-1": 2})
+    assert one == again
+    assert run(rule, seed=1).evaluation != one.evaluation
+
+
+def test_only_a_barrier_waits_for_the_slow() -> None:
+    """One peer ten times slower: it makes as many steps as ever, the others do not care."""
+    slow = {"node-2": 0.1}
+    for rule in ("async", "lease"):
+        steps = run(rule, speeds=slow).steps
+        assert steps["node-2"] <= 12
+        assert min(steps[n] for n in ("node-0", "node-1", "node-3")) >= 110
+    steps = run("once", speeds=slow).steps
+    assert max(steps.values()) <= 20
+
+
+def test_no_step_is_lost_without_churn() -> None:
+    """Every step that had the time to arrive is in the model."""
+    out = run("async", seconds=100.4, delay_s=0.3)
+    assert out.samples == 4 * 100 * 32
+    out = run("once", seconds=100.5, delay_s=0.0)
+    assert out.samples == 4 * 100 * 32
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_thirty_joins_and_leaves(rule: str) -> None:
+    """Σ E_k = I is checked at every event; accuracy is within a few points of the calm run."""
+    rng = random.Random(1)
+    joins, leaves, here = [], [], [f"node-{k}" for k in range(4)]
+    for k in range(15):
+        time = 10.0 + 6 * k
+        gone = here.pop(rng.randrange(len(here)))
+        leaves.append((time + rng.random(), gone))
+        joins.append((time + 1 + 2 * rng.random(), f"late-{k}"))
+        here.append(f"late-{k}")
+    out = run(rule, joins=tuple(joins), leaves=tuple(leaves))
+    calm = run(rule)
+    assert out.plans >= calm.plans
+    assert out.masked.accuracy > calm.masked.accuracy - 0.1
+    assert set(out.refused) <= {OVER}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"peers": 0}, "peers 0"),
+        ({"seconds": 0}, "seconds 0"),
+        ({"delay_s": -1}, "delay -1"),
+        ({"speeds": {"node-0": 0}}, "speed node-0=0"),
+        ({"peers": 49}, "seconds"),
+    ],
+)
+def test_settings_that_are_none(more: dict[str, object], says: str) -> None:
+    if more == {"peers": 49}:  # more peers than units: the last ones are told so, and do nothing
+        out = run("async", peers=49, seconds=3)
+        assert out.refused == {"full": 1}
+        return
+    with pytest.raises(ConfigError, match=says):
+        run("async", **more)
+
+
+def test_many_peers_take_seconds() -> None:
+    torch.manual_seed(0)
+    assert run("lease", peers=32, seconds=30).coverage["2.weight"] > 0.05
