@@ -292,6 +292,7 @@ class Runtime:
                 self.torn = True
                 raise
             self.tally.publish(compute_s)
+            self.outlook.make(time.time())
             self._update_s = (
                 compute_s if self._update_s == math.inf else 0.9 * self._update_s + 0.1 * compute_s
             )
@@ -711,12 +712,8 @@ class Runtime:
             "sketch": self.sketches.newest,
             "sketch_at": self.sketches.at,
             "neighbours": self.tally.neighbours(),
+            "made_at": self.outlook.made_at,
         }
-
-    def _arrived(self) -> Clock:
-        """What is in these weights, or here and waits for the end of a step."""
-        peer = self.peer
-        return peer.transit.with_arrived(peer.clock) if isinstance(peer, Peer) else peer.clock
 
     def lag(self) -> int:
         """Updates of live members I have heard of that are not in these weights; lock held."""
@@ -993,8 +990,7 @@ class Runtime:
         if isinstance(message, Progress):
             with self.lock:
                 if self.board.merge(message) and message.name != self.name:
-                    held = self._arrived().last(message.name, message.epoch)
-                    self.outlook.hear(message, time.monotonic(), time.time(), held)
+                    self.outlook.hear(message, time.monotonic())
                 self.news.notify_all()
             return
         now = time.monotonic()
@@ -1006,6 +1002,10 @@ class Runtime:
             with self.lock:
                 self._done = done
                 self._carry_out(self.peer.receive(sender, message, now))
+                if isinstance(message, Push):
+                    wall = time.time()
+                    for origin, epoch, seq in message.dots:
+                        self.outlook.arrive(origin, epoch, seq, wall)
                 undelivered, self._done = self._done, None
         except RemoteProtocolError:
             raise

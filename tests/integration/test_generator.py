@@ -149,24 +149,34 @@ def test_a_late_one_joins_in(tmp_path: Path) -> None:
             late.swarm.leave(timeout_s=0.2)
 
 
-def test_while_the_generator_is_away_nothing_is_published_and_nobody_waits(tmp_path: Path) -> None:
+def no_answer(feed: Feed, patch: pytest.MonkeyPatch) -> None:
+    """From now on no ping is answered in time."""
+    patch.setattr(feed, "leased", lambda _: None)
+    feed._lease = 0.0
+
+
+def test_while_the_generator_is_away_nothing_is_published_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with flock(1) as nodes, Table(40) as table:
         fed = Fed(nodes[0], table.address, tmp_path / "a.jsonl")
         feed, node = fed.feed, nodes[0]
         dealt = feed.next()
         assert dealt is not None
-        feed.leased(0.0)
-        feed._lease = 0.0  # no answer came in time
+        no_answer(feed, monkeypatch)
         before = node.swarm.progress().published
         node.loss(dealt[0]).backward()
         node.optimizer.step()
         node.swarm.publish()
         assert node.swarm.progress().published == before, "the step stays with the next one"
+        monkeypatch.undo()
         fed.start().end()
         assert consumed([fed], node.clock) == exactly_once(40)
 
 
-def test_a_step_that_is_taken_back_is_trained_by_somebody_else(tmp_path: Path) -> None:
+def test_a_step_that_is_taken_back_is_trained_by_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with flock(1) as nodes, Table(30) as table:
         fed = Fed(nodes[0], table.address, tmp_path / "a.jsonl")
         node = nodes[0]
@@ -174,9 +184,10 @@ def test_a_step_that_is_taken_back_is_trained_by_somebody_else(tmp_path: Path) -
         dealt = fed.feed.next()
         assert dealt is not None
         node.loss(dealt[0]).backward()
-        fed.feed._lease = 0.0
+        no_answer(fed.feed, monkeypatch)
         node.optimizer.step()
         node.swarm.discard()
+        monkeypatch.undo()
         assert bool((node.weights() == before).all())
         fed.start().end()
         assert consumed([fed], node.clock) == exactly_once(30)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from murmurate.core.staleness import gossip_expected, gossip_expected_unequal
 from murmurate.io.progress import Progress
-from murmurate.watch.outlook import WINDOW_S, Outlook, Rate, Track, expected_at
+from murmurate.watch.outlook import (
+    ARRIVED_MAX,
+    MADE_MAX,
+    WINDOW_S,
+    Outlook,
+    Rate,
+    Track,
+    expected_at,
+)
 from murmurate.watch.sketch import EVERY_S, KEPT, Sketches
 
 
@@ -46,29 +55,33 @@ def swarm(delay_s: float, travel_s: float, wrong_s: list[float], seconds: float)
     wrong by so much, updates take `delay_s`, words `travel_s`."""
     outlooks = [Outlook() for _ in wrong_s]
     rng = random.Random(0)
-    told = [math.nan] * len(wrong_s)
+    made = [4000] * len(wrong_s)
     for turn in range(int(seconds / 0.5)):
         for me, outlook in enumerate(outlooks):
             now = 100 + 0.5 * turn + rng.random() * 0.4
-            made = int(40 * now)
-            outlook.count(now, made, 0.02 * made, 4 * made, 12 * made)
-            told[me] = outlook.delay_s(now)
-            for other, ear in enumerate(outlooks):
-                if other == me:
-                    continue
-                word = Progress(
-                    name=str(me),
-                    epoch=1,
-                    version=turn,
-                    published=made,
-                    last=made,
-                    step_s=0.02,
-                    at=now + wrong_s[me],
-                    delay_s=told[me],
-                )
-                heard = now + travel_s
-                held = int(40 * (heard - delay_s))
-                ear.hear(word, heard, heard + wrong_s[other], held)
+            heard = now + travel_s
+            others = [ear for ear in outlooks if ear is not outlook]
+            while made[me] + 1 <= 40 * now:
+                made[me] += 1
+                outlook.make(made[me] / 40 + wrong_s[me])
+                for other, ear in enumerate(outlooks):
+                    came = made[me] / 40 + delay_s
+                    if ear is not outlook and came <= heard:  # the rest comes too late for a test
+                        ear.arrive(str(me), 1, made[me], came + wrong_s[other])
+            outlook.count(now, made[me], 0.02 * made[me], 4 * made[me], 12 * made[me])
+            word = Progress(
+                name=str(me),
+                epoch=1,
+                version=turn,
+                published=made[me],
+                last=made[me],
+                step_s=0.02,
+                at=now + wrong_s[me],
+                delay_s=outlook.delay_s(now),
+                made_at=outlook.made_at,
+            )
+            for ear in others:
+                ear.hear(word, heard)
     return outlooks
 
 
@@ -93,7 +106,7 @@ def test_nothing_is_foretold_before_all_have_spoken() -> None:
         told = Progress(
             name="b", epoch=1, version=turn, published=10 * turn, last=10 * turn, at=1.0 + turn
         )
-        outlook.hear(told, 1.0 + turn, 1.0 + turn, 10 * turn)
+        outlook.hear(told, 1.0 + turn)
     assert math.isnan(outlook._expected(3.0)), "b has not said what its delays are"
 
 
@@ -116,10 +129,41 @@ def test_a_new_life_starts_from_nothing() -> None:
         word = Progress(
             name="b", epoch=1, version=turn, published=100 * turn, step_s=0.01, at=float(turn)
         )
-        outlook.hear(word, float(turn), float(turn), 1)
+        outlook.hear(word, float(turn))
     assert outlook._others["b"].rate(3.0) == Rate(100.0, pytest.approx(0.01))
-    outlook.hear(Progress(name="b", epoch=2, version=1, published=3, step_s=0.01), 4.0, 4.0, 1)
+    outlook.hear(Progress(name="b", epoch=2, version=1, published=3, step_s=0.01), 4.0)
     assert outlook._others["b"].rate(4.0) is None
+
+
+def test_a_delay_is_known_when_both_ends_are() -> None:
+    outlook = Outlook()
+    told = Progress(name="b", epoch=1, version=1, last=5, at=9.0)
+    outlook.hear(told, 0.0)
+    outlook.arrive("b", 1, 6, 10.25)
+    told = replace(told, version=2, last=7, made_at=(9.0, 10.0, 10.5), at=10.6)
+    outlook.hear(told, 0.0)
+    assert outlook.delay_s(0.0) == pytest.approx(0.25)
+    outlook.arrive("b", 1, 7, 11.0)  # its word was faster
+    outlook.arrive("b", 1, 7, 99.0)  # the same once more, another way
+    outlook.hear(replace(told, version=3, at=11.1), 0.5)
+    assert outlook.delay_s(0.5) == pytest.approx((0.25 + 0.5) / 2)
+    outlook.arrive("b", 1, 7, 99.0)
+    outlook.hear(replace(told, version=4, at=11.2), 0.6)
+    assert outlook.delay_s(0.6) == pytest.approx((0.25 + 0.5) / 2), "each counts once"
+
+
+def test_what_is_kept_is_bounded() -> None:
+    outlook = Outlook()
+    outlook.arrive("stranger", 1, 1, 0.0)
+    for version in range(20):
+        told = Progress(name="b", epoch=1, version=version, last=1000 * version, at=float(version))
+        outlook.hear(replace(told, made_at=(1.0,) * MADE_MAX), float(version))
+        for seq in range(500):
+            outlook.arrive("b", 1, 1000 * version + 500 + seq, 12.0)
+            outlook.arrive("b", 2, seq, 12.0)
+    assert list(outlook._others) == ["b"]
+    assert len(outlook._others["b"]._arrived) <= ARRIVED_MAX
+    assert len(outlook._others["b"]._made) <= MADE_MAX
 
 
 def test_slow_training_is_looked_at_for_longer() -> None:
@@ -154,8 +198,10 @@ def test_bursts_are_not_averaged_away() -> None:
             step_s=compute_s / int(made),
             at=now,
             delay_s=0.0,
+            made_at=(now,),
         )
-        outlook.hear(told, now, now, int(made))
+        outlook.arrive("b", 1, int(made), now)
+        outlook.hear(told, now)
         weighed.append((rate, rate * each_s))
     recent = weighed[-20:]
     true = sum(rate * each for rate, each in recent) / sum(rate for rate, _ in recent)

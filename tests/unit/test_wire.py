@@ -90,6 +90,7 @@ PROGRESS = Progress(
     lag=4,
     sketch=bytes(range(256)),
     sketch_at=350_000_000,
+    made_at=(1.75e9, 1.75e9 + 0.125),
     neighbours=(Neighbour("a", 0, 10, 4), Neighbour("b", 2**40, 9, 27)),
 )
 NOTES: list[wire.Note] = [

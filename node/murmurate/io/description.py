@@ -195,6 +195,7 @@ def progress_to_pb(progress: Progress) -> pb.Progress:
         lag=p.lag,
         sketch=p.sketch,
         sketch_at=p.sketch_at,
+        made_at=p.made_at,
         neighbours=[
             pb.Neighbour(name=name, sent_bytes=sent, applied=applied, staleness=staleness)
             for name, sent, applied, staleness in p.neighbours
@@ -232,6 +233,7 @@ def progress_from_pb(m: pb.Progress) -> Progress:
         lag=m.lag,
         sketch=m.sketch,
         sketch_at=m.sketch_at,
+        made_at=tuple(m.made_at),
         neighbours=tuple(
             Neighbour(each.name, each.sent_bytes, each.applied, each.staleness)
             for each in m.neighbours

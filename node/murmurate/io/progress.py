@@ -20,6 +20,7 @@ NAMES_MAX = 1024
 REASONS_MAX = 64
 SKETCH_BYTES = 256
 NEIGHBOURS_MAX = 80
+MADE_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Progress:
     sketch_at: int = 0
     neighbours: tuple[Neighbour, ...] = ()
     """Sorted by name."""
+    made_at: tuple[float, ...] = ()
+    """When its newest updates were made, by its wall clock; the last is number `last`."""
 
     def __post_init__(self) -> None:
         if problem := name_problem(self.name, Limits().name_bytes_max):
@@ -105,6 +108,8 @@ class Progress:
         if len(self.sketch) not in (0, SKETCH_BYTES):
             raise RemoteProtocolError("progress.sketch", f"expected 0 or {SKETCH_BYTES} bytes")
         _check_neighbours(self.neighbours)
+        if len(self.made_at) > MADE_MAX or not all(map(math.isfinite, self.made_at)):
+            raise RemoteProtocolError("progress.made_at", f"at most {MADE_MAX} times expected")
 
 
 _COUNTS = (

@@ -390,7 +390,7 @@ class Receipt(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "neighbours")
+    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +418,7 @@ class Progress(_message.Message):
     LAG_FIELD_NUMBER: _ClassVar[int]
     SKETCH_FIELD_NUMBER: _ClassVar[int]
     SKETCH_AT_FIELD_NUMBER: _ClassVar[int]
+    MADE_AT_FIELD_NUMBER: _ClassVar[int]
     NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
@@ -446,8 +447,9 @@ class Progress(_message.Message):
     lag: int
     sketch: bytes
     sketch_at: int
+    made_at: _containers.RepeatedScalarFieldContainer[float]
     neighbours: _containers.RepeatedCompositeFieldContainer[Neighbour]
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
 
 class Neighbour(_message.Message):
     __slots__ = ("name", "sent_bytes", "applied", "staleness")

@@ -9,10 +9,11 @@ which for n equal nodes is (n - 1) lambda (mu + L), and whose mean over all node
 `gossip_expected_unequal`. Rates lambda and compute times mu come from the counters that everyone
 tells twice a second, so do delays; no staleness that was measured is used.
 
-The delay L, from the making of an update to its being in another's weights, is found by Little's
-law: what i had made when it told, less what I hold of it when I hear that, is on its way, plus what
-i made while its word travelled. That travel time is the difference of two wall clocks; however
-wrong they are, in the mean over all pairs the errors cancel, and only that mean is used.
+The delay L is from the making of an update to its arrival at another node, where the end of a step
+folds it in. Each node tells when its newest updates were made, the others know when these came. The
+difference is of two wall clocks; however wrong they are, in the mean over all pairs the errors
+cancel, and only that mean is used. (Little's law, from counters alone, gave 5 ms too much: a node
+tells best when its training lets it, which is just after a step.)
 
 It is worked out over about a second, again and again, and averaged: when a machine is busy, rates
 fall while times grow, and a product of two means over 10 s came out 4 to 10 % too high.
@@ -35,6 +36,10 @@ SPAN_S, SPAN_UPDATES = 1.0, 8
 """A rate is over at least so long and so many updates …"""
 SPAN_S_MAX = 60.0
 """… but not longer than this."""
+MADE_MAX = 8
+"""Updates whose making is told."""
+ARRIVED_MAX = 256
+"""Arrivals remembered, of each origin."""
 
 
 class Counted(NamedTuple):
@@ -68,7 +73,16 @@ class Rate:
 class Track:
     """What one node told in the last seconds."""
 
-    __slots__ = ("_counted", "_delays", "epoch", "heard_at", "told_delay_s")
+    __slots__ = (
+        "_arrived",
+        "_counted",
+        "_delays",
+        "_last",
+        "_made",
+        "epoch",
+        "heard_at",
+        "told_delay_s",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -76,6 +90,10 @@ class Track:
         self.told_delay_s = math.nan
         self._counted: deque[Counted] = deque()
         self._delays: deque[tuple[float, float]] = deque()
+        self._made: dict[int, float] = {}
+        self._arrived: dict[int, float] = {}
+        """When updates were made, and when they came, of which not both is known yet."""
+        self._last = 0
 
     def count(self, now: float, at: float, published: int, compute_s: float) -> None:
         self.heard_at = now
@@ -98,9 +116,23 @@ class Track:
             return None
         return Rate(made / took_s, (last.compute_s - first.compute_s) / made)
 
-    def late(self, now: float, delay_s: float) -> None:
-        self._delays.append((now, delay_s))
-        while self._delays[0][0] < now - 2 * SPAN_S and len(self._delays) > 1:
+    def arrive(self, seq: int, wall: float) -> None:
+        self._arrived.setdefault(seq, wall)
+        if len(self._arrived) > ARRIVED_MAX:
+            del self._arrived[next(iter(self._arrived))]
+
+    def late(self, now: float, told: Progress) -> None:
+        """It told when updates were made: how long did those take that came?"""
+        for seq, at in enumerate(told.made_at, told.last - len(told.made_at) + 1):
+            if seq > self._last:
+                self._made[seq] = at
+        self._last = max(self._last, told.last)
+        for seq in list(self._made):
+            if (came := self._arrived.pop(seq, None)) is not None:
+                self._delays.append((now, came - self._made.pop(seq)))
+            elif seq <= told.last - ARRIVED_MAX:
+                del self._made[seq]  # it came with a snapshot
+        while self._delays and self._delays[0][0] < now - 2 * SPAN_S and len(self._delays) > 1:
             self._delays.popleft()
 
     def delay_s(self, now: float) -> float:
@@ -113,6 +145,7 @@ class Outlook:
     """This node's view of the last seconds. Whoever calls it holds the runtime's lock."""
 
     def __init__(self) -> None:
+        self._made: deque[float] = deque(maxlen=MADE_MAX)
         self._mine = Track(0)
         self._others: dict[str, Track] = {}
         self._applied: deque[Applied] = deque()
@@ -126,16 +159,29 @@ class Outlook:
         while self._applied[0].now < now - WINDOW_S and len(self._applied) > 2:
             self._applied.popleft()
 
-    def hear(self, told: Progress, now: float, wall: float, held: int) -> None:
-        """Another node told its progress; of its updates I hold those up to number `held`."""
+    def make(self, wall: float) -> None:
+        """I have made an update."""
+        self._made.append(wall)
+
+    @property
+    def made_at(self) -> tuple[float, ...]:
+        """When my newest updates were made."""
+        return tuple(self._made)
+
+    def arrive(self, origin: str, epoch: int, seq: int, wall: float) -> None:
+        """One of another's updates came, for the first time or again."""
+        track = self._others.get(origin)
+        if track is not None and track.epoch == epoch:
+            track.arrive(seq, wall)
+
+    def hear(self, told: Progress, now: float) -> None:
+        """Another node told its progress."""
         track = self._others.get(told.name)
         if track is None or track.epoch != told.epoch:
             track = self._others[told.name] = Track(told.epoch)
         track.told_delay_s = told.delay_s
         track.count(now, told.at, told.published, told.step_s * told.published)
-        if (rate := track.rate(now)) is not None and held:
-            travelled_s = wall - told.at
-            track.late(now, (told.last - held) / rate.updates_per_s + travelled_s)
+        track.late(now, told)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others."""
