@@ -68,7 +68,9 @@ def main() -> int:
         by_tensor = covers(structure, shares)
         values = [part_of(full, structure, held) for held in shares]
 
-        def copy(full: dict[str, torch.Tensor] = full, other: dict[str, torch.Tensor] = other) -> None:
+        def copy(
+            full: dict[str, torch.Tensor] = full, other: dict[str, torch.Tensor] = other
+        ) -> None:
             for name, value in other.items():
                 full[name].copy_(value)
 

@@ -134,9 +134,7 @@ def _count(
     return torch.from_numpy(cover.count(weights)).to(whole.dtype).expand(whole.shape)
 
 
-def _largest(
-    whole: torch.Tensor, kept: tuple[Indices | None, ...], part: torch.Tensor
-) -> None:
+def _largest(whole: torch.Tensor, kept: tuple[Indices | None, ...], part: torch.Tensor) -> None:
     block = block_of(whole, kept)
     if block:
         whole[block] = torch.maximum(whole[block], part)

@@ -373,9 +373,7 @@ class Partitioner:
         return free
 
     def _wanted(self) -> dict[str, list[int]]:
-        return targets(
-            self.structure, self._dealt, self.members, spare=self.rule == "lease"
-        )
+        return targets(self.structure, self._dealt, self.members, spare=self.rule == "lease")
 
     def _redraw(self, lease: Lease) -> Iterator[Effect]:
         """After a push: give up what is too much, take what is free; `lease` draws anew."""

@@ -80,7 +80,9 @@ class Outcome:
 class _Trainer:
     """One peer: a subnet, its optimizer and its data."""
 
-    def __init__(self, name: str, speed: float, batches: Iterator[tuple[torch.Tensor, ...]]) -> None:
+    def __init__(
+        self, name: str, speed: float, batches: Iterator[tuple[torch.Tensor, ...]]
+    ) -> None:
         self.name = name
         self.speed = speed
         self.batches = batches

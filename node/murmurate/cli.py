@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_node(commands)
     _add_status(commands)
     _add_top(commands)
+    _add_plot(commands)
     _add_partition(commands)
     _add_sim(commands)
     return parser
@@ -205,6 +206,23 @@ examples:
     top.set_defaults(run=_top)
 
 
+def _add_plot(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plot = _command(
+        commands,
+        "plot",
+        "pictures of a run, from its report",
+        "Loss and accuracy over samples and time, and the staleness at each node. Needs matplotlib:"
+        " pip install 'murmurate[lab]'.",
+        """\
+example:
+  murmurate up --report out.json && murmurate plot out.json
+""",
+    )
+    plot.add_argument("report", metavar="REPORT", help="JSON file of murmurate up --report")
+    plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: beside the report)")
+    plot.set_defaults(run=_plot)
+
+
 def _command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
@@ -277,6 +295,12 @@ def _status(arguments: argparse.Namespace) -> int:
     from murmurate import status
 
     return status.run(arguments.address, arguments.timeout, as_json=arguments.json)
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from murmurate import plot
+
+    return plot.run(arguments.report, arguments.out)
 
 
 def _top(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,12 @@ CHUNK = 1 << 20
 WINDOW_S = 1.0
 """Rates are taken over windows of this length, so that a node that died counts while it lived."""
 
+CURVE_MAX = 400
+"""Points of a curve in a report."""
+
 Json = dict[str, Any]
+Point = tuple[float, int, float | None, float | None]
+"""Seconds, own samples, loss, accuracy."""
 
 
 def number(value: float) -> float | None:
@@ -265,6 +270,13 @@ def assemble(
         "staleness_predicted": predicted,
         "nodes": list(rows),
     }
+
+
+def thinned(points: Sequence[Point], began: float) -> list[Point]:
+    """At most so many of them, the last included, in seconds from the beginning."""
+    every = max(1, -(-len(points) // (CURVE_MAX - 1)))
+    few = [*points[:-1:every], *points[-1:]]
+    return [(round(at - began, 3), *rest) for at, *rest in few]  # type: ignore[misc]
 
 
 def counts(summary: Summary) -> dict[int, int]:

@@ -255,6 +255,7 @@ class Child:
         """Of the whole swarm, as its workload would have it."""
         self.row: report.Json = report.empty_row(name)
         self.history = report.History()
+        self.curve: list[report.Point] = []
         self.counts: dict[int, int] = {}
         self.settled = False
         self.process = subprocess.Popen(
@@ -298,6 +299,7 @@ class Child:
                         known=event["known"],
                     )
                 )
+                self.curve.append((at, row["samples"], row["loss"], row["accuracy"]))
                 if "staleness_counts" in event:
                     self.counts = {int(value): int(n) for value, n in event["staleness_counts"]}
                 self._bytes.append((at, row["bytes_sent"]))
@@ -555,7 +557,10 @@ class _Up:
             ),
             staleness=report.pooled_staleness(child.counts for child in self.children),
             predicted=predicted,
-        )
+        ) | {
+            "curves": {child.name: report.thinned(child.curve, went) for child in self.peers},
+            "staleness_counts": {child.name: sorted(child.counts.items()) for child in self.peers},
+        }
 
 
 class _Pipe:

@@ -8,7 +8,14 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["murmurate", "murmurate.cli", "murmurate.up", "murmurate.status", "murmurate.io.grpc_terms"],
+    [
+        "murmurate",
+        "murmurate.cli",
+        "murmurate.up",
+        "murmurate.status",
+        "murmurate.watch.top",
+        "murmurate.io.grpc_terms",
+    ],
 )
 def test_import_leaves_torch_out(module: str) -> None:
     code = f"import {module}, sys; assert 'torch' not in sys.modules, 'torch was imported'"

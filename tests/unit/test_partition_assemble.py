@@ -99,7 +99,7 @@ def test_assembly_is_the_sum_of_e_k_x_k(name: str, n: int, seed: int, kind: str)
             e_k = share_weights(cover, k)
             block = np.ix_(*(np.arange(s) if i is None else i
                              for s, i in zip(tensor.shape, tensor.kept(held), strict=True)))  # fmt: skip
-            total[block] += (e_k[block] * after[k][key].double().numpy())
+            total[block] += e_k[block] * after[k][key].double().numpy()
             expected[block] -= e_k[block] * weights[key].double().numpy()[block]
         expected += total
         assert np.allclose(same[key].numpy(), expected, atol=1e-5), key

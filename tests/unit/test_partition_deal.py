@@ -28,9 +28,7 @@ from murmurate.errors import ConfigError, PromiseBroken
 
 @pytest.fixture(scope="module")
 def structure() -> Structure:
-    model = nn.Sequential(
-        nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 2)
-    )
+    model = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 2))
     return analyse(model, (torch.randn(2, 3),))
 
 
@@ -50,9 +48,7 @@ def test_shares_by_largest_remainder(units: int, weights: list[float], sizes: li
     assert apportion(units, weights) == sizes
 
 
-@given(
-    weights=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), extra=st.integers(0, 3000)
-)
+@given(weights=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), extra=st.integers(0, 3000))
 def test_the_sum_is_exact_and_nobody_goes_empty(weights: list[float], extra: int) -> None:
     units = len(weights) + extra
     sizes = apportion(units, weights)

@@ -64,8 +64,8 @@ def test_only_a_barrier_waits_for_the_slow() -> None:
 
 def test_no_step_is_lost_without_churn() -> None:
     """Every step that had the time to arrive is in the model."""
-    out = run("async", seconds=100.4, delay_s=0.3)
-    assert out.samples == 4 * 100 * 32
+    out = run("async", seconds=100.4, delay_s=0.3)  # the 99th ends at 99.3 and is there at 99.6
+    assert out.samples == 4 * 99 * 32
     out = run("once", seconds=100.5, delay_s=0.0)
     assert out.samples == 4 * 100 * 32
 
@@ -76,15 +76,15 @@ def test_thirty_joins_and_leaves(rule: str) -> None:
     rng = random.Random(1)
     joins, leaves, here = [], [], [f"node-{k}" for k in range(4)]
     for k in range(15):
-        time = 10.0 + 6 * k
+        time = 10.0 + 24 * k
         gone = here.pop(rng.randrange(len(here)))
         leaves.append((time + rng.random(), gone))
         joins.append((time + 1 + 2 * rng.random(), f"late-{k}"))
         here.append(f"late-{k}")
-    out = run(rule, joins=tuple(joins), leaves=tuple(leaves))
-    calm = run(rule)
+    out = run(rule, seconds=400, joins=tuple(joins), leaves=tuple(leaves))
+    calm = run(rule, seconds=400)
     assert out.plans >= calm.plans
-    assert out.masked.accuracy > calm.masked.accuracy - 0.1
+    assert out.masked.accuracy > calm.masked.accuracy - 0.05  # 256 test samples
     assert set(out.refused) <= {OVER}
 
 

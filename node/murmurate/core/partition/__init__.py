@@ -1,9 +1,9 @@
 """Independent subnet training (paper 001): which parts of a model can be held by one peer alone.
 
-    analyse(model, example)   what can be dealt: a Structure (docs/ist.md says how it is found)
-    deal(structure, …)        units to shares, of any widths
-    cut(model, structure, …)  a subnet, a plain nn.Module
-    paste(weights, …)         its values back into the whole
+analyse(model, example)   what can be dealt: a Structure (docs/ist.md says how it is found)
+deal(structure, …)        units to shares, of any widths
+cut(model, structure, …)  a subnet, a plain nn.Module
+paste(weights, …)         its values back into the whole
 """
 
 from __future__ import annotations

@@ -105,5 +105,3 @@ def _added(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if mask.dtype is not torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, float("-inf"))
-
-

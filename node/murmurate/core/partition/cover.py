@@ -40,8 +40,10 @@ class Cover:
         kept = tuple(tensor.kept(held) for held in shares)
         if not shares:
             return Cover(tensor, kept, SPLIT, 0.0)
-        if all(all(k is None or len(k) == s for k, s in zip(ks, tensor.shape, strict=True))
-               for ks in kept):
+        if all(
+            all(k is None or len(k) == s for k, s in zip(ks, tensor.shape, strict=True))
+            for ks in kept
+        ):
             whole = tuple((None,) * len(tensor.shape) for _ in shares)
             alone = len(shares) == 1 and tensor.split
             return Cover(tensor, whole, SPLIT if alone else WHOLE, 1.0)
@@ -64,9 +66,7 @@ class Cover:
         return _counts(self.tensor, self.kept, given)
 
 
-def _counts(
-    tensor: Tensor, kept: Sequence[tuple[Indices | None, ...]], weights: Array
-) -> Array:
+def _counts(tensor: Tensor, kept: Sequence[tuple[Indices | None, ...]], weights: Array) -> Array:
     """Only over axes that are dealt; the others have size 1."""
     shape = [1 if u is None else s for s, u in zip(tensor.shape, tensor.axes, strict=True)]
     counts = np.zeros(shape)
@@ -94,9 +94,7 @@ def share_weights(cover: Cover, k: int, weights: Sequence[float] | None = None) 
     return out
 
 
-def check_identity(
-    structure: Structure, shares: Sequence[Held], *, overlap: bool = False
-) -> None:
+def check_identity(structure: Structure, shares: Sequence[Held], *, overlap: bool = False) -> None:
     """PromiseBroken unless the shares' E_k and the coordinator's sum to one on every coordinate.
 
     By units, which is enough and cheap: a coordinate's E_k are its holders' weights divided by
@@ -141,9 +139,7 @@ def paste(
             write(weights[name], tensor.kept(held), values[name])
 
 
-def write(
-    whole: torch.Tensor, kept: tuple[Indices | None, ...], part: torch.Tensor
-) -> None:
+def write(whole: torch.Tensor, kept: tuple[Indices | None, ...], part: torch.Tensor) -> None:
     """`whole[kept] = part`, by the quickest way there is for its axes."""
     axes = [axis for axis, indices in enumerate(kept) if indices is not None]
     if not axes:
@@ -155,9 +151,7 @@ def write(
         whole[block_of(whole, kept)] = part
 
 
-def block_of(
-    whole: torch.Tensor, kept: tuple[Indices | None, ...]
-) -> tuple[torch.Tensor, ...]:
+def block_of(whole: torch.Tensor, kept: tuple[Indices | None, ...]) -> tuple[torch.Tensor, ...]:
     """Index tensors that name a block, for advanced indexing."""
     out = []
     for axis, indices in enumerate(kept):

@@ -40,9 +40,7 @@ def apportion(units: int, weights: Sequence[float]) -> list[int]:
     return sizes
 
 
-def deal(
-    structure: Structure, weights: Sequence[float], rng: np.random.Generator
-) -> list[Held]:
+def deal(structure: Structure, weights: Sequence[float], rng: np.random.Generator) -> list[Held]:
     """A partition: every unit to exactly one share, drawn at random, sizes by weight.
 
     An axis with fewer units than there are shares is not dealt: every share holds all of it, and

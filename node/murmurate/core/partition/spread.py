@@ -339,7 +339,11 @@ class Spread(TorchFunctionMode):
     # -- layers ------------------------------------------------------------------------------------
 
     def _do_linear(
-        self, out: Any, input: Any, weight: Any, bias: Any = None  # noqa: A002 (torch's names)
+        self,
+        out: Any,
+        input: Any,
+        weight: Any,
+        bias: Any = None,  # noqa: A002 (torch's names)
     ) -> None:
         self._layer(out, input, -1, weight, (0, 1), bias)
 

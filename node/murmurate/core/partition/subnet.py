@@ -52,9 +52,7 @@ def part_of(weights: Weights, structure: Structure, held: Held) -> dict[str, tor
         }
 
 
-def cut(
-    model: nn.Module, structure: Structure, held: Held, *, scale: bool = True
-) -> nn.Module:
+def cut(model: nn.Module, structure: Structure, held: Held, *, scale: bool = True) -> nn.Module:
     """A subnet with these units, and the model's own values of them.
 
     `scale`: multiply partial sums in training, as F10 of the algorithms page asks for.
