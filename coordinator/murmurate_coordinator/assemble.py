@@ -67,7 +67,7 @@ def fold(
             elif not whole.is_floating_point():
                 _largest(whole, kept, after[name])
             else:
-                change = after[name] - before[name]
+                change = _change(after[name], before[name], cover)
                 if cover.kind == WHOLE:
                     whole.add_(change, alpha=1.0 / len(cover.kept))
                 else:
@@ -119,13 +119,19 @@ def _average(
     total = torch.zeros_like(whole)
     if cover.kind == WHOLE:
         for part, weight in zip(parts, given, strict=True):
-            total.add_(part - whole, alpha=weight / sum(given))
+            total.add_(_change(part, whole, cover), alpha=weight / sum(given))
     else:
         counts = _count(cover, whole, given)
         for kept, part, weight in zip(cover.kept, parts, given, strict=True):
             block = block_of(whole, kept)
-            total[block] += (part - whole[block]) * weight / counts[block]
+            total[block] += _change(part, whole[block], cover) * weight / counts[block]
     whole.add_(total)
+
+
+def _change(after: torch.Tensor, before: torch.Tensor, cover: Cover) -> torch.Tensor:
+    """What was gained; of a buffer too, which may hold infinities that stay (a mask)."""
+    change = after - before
+    return change if cover.tensor.trained else torch.where(after == before, 0.0, change)
 
 
 def _count(

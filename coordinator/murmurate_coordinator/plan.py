@@ -83,7 +83,7 @@ def targets(
     *,
     spare: bool = False,
 ) -> dict[str, list[int]]:
-    """How many units of each dealt group every member should have; FREE too, if there is a spare."""
+    """How many units of each dealt group a member should have; FREE too, if there is a spare."""
     owners = [*members, *([FREE] if spare else [])]
     weights = fitting(structure, members, spare=spare)
     sizes = [apportion(structure.groups[g].count, weights) for g in dealt]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import gc
 import hashlib
 import json
 import os
@@ -123,6 +124,8 @@ class Node:
         self._text = b""
         self._steps: list[tuple[float, float]] = []
         self._tell_at = 0.0
+        self._collected_at = 0.0
+        gc.callbacks.append(self.collecting)
         self.training = bool(options.get("train", True))
         self.over = False
 
@@ -226,6 +229,13 @@ class Node:
         clock = self.swarm.clock
         text = clock.to_bytes()
         return {"digest": hashlib.sha256(text).hexdigest()[:16], "updates": len(clock)}
+
+    def collecting(self, phase: str, info: dict[str, int]) -> None:
+        """Python's garbage collector stops the process too."""
+        if phase == "start":
+            self._collected_at = time.monotonic()
+        elif (took_s := time.monotonic() - self._collected_at) > 0.02:
+            self.book.write("gc", generation=info["generation"], took_s=round(took_s, 4))
 
     def tell(self, now: float, *, at_once: bool = False) -> None:
         if now < self._tell_at and not at_once:

@@ -40,7 +40,8 @@ class ResNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.layers(torch.relu(self.stem(x)))
         x = functional.adaptive_avg_pool2d(x, 1)
-        return self.fc(torch.flatten(x, 1))
+        out: torch.Tensor = self.fc(torch.flatten(x, 1))
+        return out
 
 
 class GroupedAttention(nn.Module):
@@ -69,8 +70,9 @@ class GroupedAttention(nn.Module):
         k = k[:, :, None].expand(b, self.groups, each, t, self.size)
         k = k.reshape(b, self.heads, t, self.size)
         v = v.repeat_interleave(each, dim=1)
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(out.transpose(1, 2).reshape(b, t, width))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: torch.Tensor = self.out(y.transpose(1, 2).reshape(b, t, width))
+        return out
 
 
 class Decoder(nn.Module):
@@ -93,7 +95,8 @@ class Decoder(nn.Module):
         x = x + self.attention(self.norm1(x))
         y = self.norm2(x)
         x = x + self.down(functional.silu(self.gate(y)) * self.up(y))
-        return self.head(x)
+        out: torch.Tensor = self.head(x)
+        return out
 
 
 class Gpt(nn.Module):
@@ -117,7 +120,8 @@ class Gpt(nn.Module):
         y = scores.softmax(-1) @ v
         y = y.transpose(1, 2).contiguous().view(b, t, c)
         x = x + self.proj(y)
-        return x + self.mlp(x)
+        out: torch.Tensor = x + self.mlp(x)
+        return out
 
 
 class Vit(nn.Module):
@@ -133,7 +137,8 @@ class Vit(nn.Module):
         qkv = self.qkv(x).reshape(b, t, 3, 6, 2).permute(2, 0, 3, 1, 4)
         q, k, v = qkv[0], qkv[1], qkv[2]
         y = functional.scaled_dot_product_attention(q, k, v)
-        return self.proj(y.transpose(1, 2).flatten(2))
+        out: torch.Tensor = self.proj(y.transpose(1, 2).flatten(2))
+        return out
 
 
 class Encoder(nn.Module):
@@ -144,7 +149,8 @@ class Encoder(nn.Module):
         self.head = nn.Linear(16, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layers(x).mean(1))
+        out: torch.Tensor = self.head(self.layers(x).mean(1))
+        return out
 
 
 class CrossDecoder(nn.Module):
@@ -157,7 +163,8 @@ class CrossDecoder(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(5))
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-        return self.layers(x, memory, tgt_mask=self.mask.to(x.dtype))
+        out: torch.Tensor = self.layers(x, memory, tgt_mask=self.mask.to(x.dtype))
+        return out
 
 
 def mlp() -> nn.Module:

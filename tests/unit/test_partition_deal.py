@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_the_sum_is_exact_and_nobody_goes_empty(weights: list[float], extra: int
     if min(exact) >= 1:  # then it is Hamilton's method: nobody is more than one off
         assert all(abs(s - q) < 1 + Fraction(1, 10**6) for s, q in zip(sizes, exact, strict=True))
     order = sorted(range(len(weights)), key=lambda k: weights[k])
-    for a, b in zip(order, order[1:], strict=False):  # more weight, never fewer units
+    for a, b in itertools.pairwise(order):  # more weight, never fewer units
         assert sizes[a] <= sizes[b] or weights[a] == pytest.approx(weights[b], rel=1e-9)
 
 
@@ -86,7 +87,7 @@ def test_the_weights_of_a_partition_sum_to_one(structure: Structure, n: int, see
     check_identity(structure, shares)
     for tensor in structure.tensors.values():
         cover = Cover.of(tensor, shares)
-        total = sum(share_weights(cover, k) for k in range(n))
+        total = np.sum([share_weights(cover, k) for k in range(n)], axis=0)
         held = np.broadcast_to(cover.count() > 0, tensor.shape)
         assert np.allclose(total[held], 1.0)
         assert (total[~held] == 0).all()  # the coordinator's

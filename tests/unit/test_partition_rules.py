@@ -88,7 +88,7 @@ class Twin:
                 now[mask] = np.maximum(now[mask], new)
                 continue
             before = self.last[push.lease][name].reshape(-1)
-            holders = sum(self.masks[n][name].astype(int) for n in self.plan)
+            holders = np.sum([self.masks[n][name] for n in self.plan], axis=0)
             alone = self.exclusive(name)
             for at, coordinate in enumerate(np.argwhere(mask)):
                 where = tuple(coordinate)
@@ -234,7 +234,7 @@ def test_after_j_steps_the_model_has_exactly_those(rule: str) -> None:
                 mine = part_of(flock.it.weights, STRUCTURE, job.held)[name]
                 assert torch.equal(mine, pushes[peer].values[name]), name
         elif START[name].is_floating_point():
-            mean = sum(push.values[name] for push in pushes.values()) / 3
+            mean = torch.stack([push.values[name] for push in pushes.values()]).mean(0)
             assert torch.allclose(flock.it.weights[name], mean, rtol=0, atol=1e-12)
 
 

@@ -123,13 +123,13 @@ def _structure(
     tensors = {}
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     for name, value in weights_of(model).items():
-        axes = [numbered.get((name, axis)) for axis in range(value.dim())]
+        dealt = [numbered.get((name, axis)) for axis in range(value.dim())]
         known = found.axes.get(name, {})
         tensors[name] = Tensor(
             name=name,
             shape=tuple(value.shape),
             dtype=str(value.dtype).removeprefix("torch."),
-            axes=tuple(u if u is not None and (u >= 0).any() else None for u in axes),
+            axes=tuple(u if u is not None and (u >= 0).any() else None for u in dealt),
             inward=tuple(a in known and known[a].inward for a in range(value.dim())),
             trained=name in trained,
         )

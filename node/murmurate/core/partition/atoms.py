@@ -36,7 +36,8 @@ class Atoms:
         """Element by element, after broadcasting."""
         if a is b:
             return
-        pairs = torch.stack(torch.broadcast_tensors(a, b)).reshape(2, -1)
+        zero = torch.zeros_like(a) * torch.zeros_like(b)  # broadcasts
+        pairs = torch.stack([a + zero, b + zero]).reshape(2, -1)
         for one, other in torch.unique(pairs, dim=1).t().tolist():
             self._unite(one, other)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -74,14 +73,16 @@ class NarrowAttention(nn.MultiheadAttention):
     def _heads(self, which: int, source: torch.Tensor) -> torch.Tensor:
         width = self.num_heads * self.head_dim
         rows = slice(which * width, (which + 1) * width)
-        if self.in_proj_weight is not None:
-            weight = self.in_proj_weight[rows]
+        together: torch.Tensor | None = self._parameters["in_proj_weight"]
+        biases: torch.Tensor | None = self._parameters["in_proj_bias"]
+        if together is not None:
+            weight = together[rows]
         else:
-            names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-            weight = getattr(self, names[which])
-        bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
+            weight = getattr(self, ("q_proj_weight", "k_proj_weight", "v_proj_weight")[which])
+        bias = None if biases is None else biases[rows]
         made = functional.linear(source, weight, bias)
-        return made.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        shape = (*made.shape[:-1], self.num_heads, self.head_dim)
+        return made.reshape(shape).transpose(1, 2)
 
 
 def _mask(
@@ -92,8 +93,7 @@ def _mask(
     if attention is not None:
         attention = _added(attention, q)
         if attention.dim() == 3:  # one for each head of the whole: the same for all, or not ours
-            heads = attention.shape[0] // q.shape[0]
-            attention = attention.unflatten(0, (q.shape[0], heads))[:, :1]
+            attention = attention.reshape(q.shape[0], -1, *attention.shape[1:])[:, :1]
         out = attention
     if padding is not None:
         padding = _added(padding, q)[:, None, None, :]

@@ -68,7 +68,7 @@ def deal(structure: Structure, weights: Sequence[float], rng: np.random.Generato
 
 
 def nested(structure: Structure, fractions: Sequence[float]) -> list[Held]:
-    """Overlapping shares: each the first units of every axis, so that the narrow are in the wide."""
+    """Overlapping shares: the first units of every axis, so that the narrow are in the wide."""
     held = []
     for fraction in fractions:
         if not 0 < fraction <= 1:

@@ -1,7 +1,7 @@
 """Models whose code names a size that a subnet has smaller: `x.view(batch, steps, 8, 64)`.
 
-Their subnets are graphs (`torch.fx`): traced once from the model, with those sizes changed. The names
-of the tensors stay. Only such models are traced; all others keep their own code.
+Their subnets are graphs (`torch.fx`): traced once from the model, with those sizes changed. The
+names of the tensors stay. Only such models are traced; all others keep their own code.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def _change(node: torch.fx.Node, shapes: list[tuple[tuple[int, ...], tuple[int, 
         return
     if node.kwargs:
         given, node.kwargs = [next(iter(node.kwargs.values()))], {}
-    nested = len(given) == 1 and isinstance(given[0], list | tuple)
-    sizes = list(given[0]) if nested else given
+    first: Any = given[0]
+    nested = len(given) == 1 and isinstance(first, list | tuple)
+    sizes = list(first) if nested else given
     changed = _sizes(sizes, old, new)
     node.args = (node.args[0], tuple(changed)) if nested else (node.args[0], *changed)
 

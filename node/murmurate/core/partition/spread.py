@@ -1,15 +1,15 @@
 """Watches a model run once and follows the indices of its axes through it.
 
 Not a graph: the model's own code runs on an example, and every torch function it calls passes
-through here (`TorchFunctionMode`). So any Python control flow is fine, and modules need not be known
-by their class: a Linear, a subclass of it and `F.linear` are the same call.
+through here (`TorchFunctionMode`). So any Python control flow is fine, and modules need not be
+known by their class: a Linear, a subclass of it and `F.linear` are the same call.
 
-With each tensor goes an array of atoms that broadcasts to its shape: which atom each element belongs
-to. Functions that only move elements are applied to that array as they are applied to the tensor.
-Layers that sum over an axis with their own weights (Linear, Conv) may get a part of it only, for a
-part of the sum is still a sum: the columns of their weight get the atoms, and new ones are made for
-the rows. Whatever else mixes along an axis (softmax, norms, products of activations) joins its
-atoms. A function that is not known keeps all it touches shared.
+With each tensor goes an array of atoms that broadcasts to its shape: which atom each element
+belongs to. Functions that only move elements are applied to that array as to the tensor. Layers
+that sum over an axis with their own weights (Linear, Conv) may get a part of it only, for a part of
+the sum is still a sum: the columns of their weight get the atoms, and new ones are made for the
+rows. Whatever else mixes along an axis (softmax, norms, products of activations) joins its atoms. A
+function that is not known keeps all it touches shared.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ ALONE = frozenset({
     "relu", "relu6", "gelu", "silu", "tanh", "sigmoid", "elu", "selu", "celu", "leaky_relu", "mish",
     "softplus", "softsign", "hardtanh", "hardswish", "hardsigmoid", "logsigmoid", "tanhshrink",
     "dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "exp",
-    "log", "log1p", "sqrt", "rsqrt", "square", "abs", "neg", "__neg__", "sin", "cos", "erf", "clamp",
-    "clamp_min", "clamp_max", "reciprocal", "sign", "round", "floor", "__abs__", "relu_", "silu_",
+    "log", "log1p", "sqrt", "rsqrt", "square", "abs", "neg", "__neg__", "sin", "cos", "erf",
+    "clamp", "clamp_min", "clamp_max", "reciprocal", "sign", "round", "floor", "__abs__", "relu_",
+    "silu_",
     "nan_to_num", "identity", "requires_grad_", "positive", "__pos__", "expm1", "threshold",
 })
 """Each element for itself."""
@@ -195,11 +196,13 @@ class Spread(TorchFunctionMode):
     def _property(self, func: Callable[..., Any], source: torch.Tensor, out: torch.Tensor) -> None:
         atoms = self.label(source)
         assert atoms is not None
-        for view in (torch.Tensor.T, torch.Tensor.mT):
+        turned: tuple[Any, ...] = (torch.Tensor.T, torch.Tensor.mT)
+        data: Any = torch.Tensor.data
+        for view in turned:
             if func == view.__get__:
                 self._put(out, func(atoms.expand(source.shape)))
                 return
-        if func == torch.Tensor.data.__get__:
+        if func == data.__get__:
             self._put(out, atoms)
         else:
             self.keep_whole(source, "a property of it is used")
@@ -341,9 +344,9 @@ class Spread(TorchFunctionMode):
     def _do_linear(
         self,
         out: Any,
-        input: Any,
+        input: Any,  # noqa: A002 (torch's names)
         weight: Any,
-        bias: Any = None,  # noqa: A002 (torch's names)
+        bias: Any = None,
     ) -> None:
         self._layer(out, input, -1, weight, (0, 1), bias)
 
@@ -549,8 +552,7 @@ class Spread(TorchFunctionMode):
         if a is None or b is None:
             return b if a is None else a
         self.atoms.join(a, b)
-        joined, _ = torch.broadcast_tensors(a, b)
-        return joined
+        return torch.where(torch.ones_like(b, dtype=torch.bool), a, b)
 
     def _do_einsum(self, out: Any, equation: str, *operands: Any) -> None:
         tensors = list(_tensors(operands))

@@ -1,8 +1,8 @@
 """What of a model can be dealt to peers: its units, and which index of which tensor is whose.
 
 A *group* is a hidden axis: the outputs of a layer, the channels of a convolution, the heads of an
-attention. Its units are dealt to peers, each as a whole. Units are numbered through over all groups.
-A tensor's axis has a unit for each of its indices, or SHARED (-1): held by all.
+attention. Its units are dealt to peers, each as a whole. Units are numbered over all
+groups. A tensor's axis has a unit for each of its indices, or SHARED (-1): held by all.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Structure:
         """These units, as a mask."""
         held = self.nothing()
         chosen = np.asarray(units, dtype=np.int64)
-        if len(chosen) and not (0 <= chosen.min() and chosen.max() < self.units):
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < self.units):
             raise ConfigError(f"units {chosen.min()} to {chosen.max()}: there are {self.units}")
         held[chosen] = True
         return held
@@ -143,7 +143,7 @@ class Rewrite:
         out = []
         for dim, full in enumerate(self.shape):
             others = tuple(d for d in range(kept.ndim) if d != dim)
-            along = kept.any(axis=others) if others else kept
+            along = np.asarray(kept.any(axis=others) if others else kept)
             out.append(full if len(along) == 1 else int(along.sum()))
         return tuple(out)
 

@@ -1,0 +1,72 @@
+"""Paper 001, section 6: at equal time, asynchronous subnets against synchronous ones.
+
+In virtual time, on FashionMNIST with the paper's kind of model (784-512-512-10, batch-norm without
+running statistics). Only unequal speeds make a difference, as it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from murmurate.errors import ConfigError
+from murmurate.workloads.fashion_mnist import FashionMnist
+from murmurate_coordinator.virtual import Setting, World
+
+HIDDEN = 512
+SEEDS = (0, 1, 2)
+
+
+class Wide(FashionMnist):
+    name, batch_size, lr, momentum = "wide", 128, 0.01, 0.0
+
+    def model(self) -> nn.Module:
+        def norm() -> nn.Module:
+            return nn.BatchNorm1d(HIDDEN, track_running_stats=False)
+
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(784, HIDDEN, bias=False),
+            norm(),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, HIDDEN, bias=False),
+            norm(),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, 10),
+        )
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def points(workload: Wide, rule: str, speeds: dict[str, float]) -> float:
+    """Mean accuracy of the assembled model, in points."""
+    runs = [
+        World(workload, Setting(rule=rule, peers=8, seconds=240, speeds=speeds, seed=s)).run()
+        for s in SEEDS
+    ]
+    return 100 * sum(run.evaluation.accuracy for run in runs) / len(runs)
+
+
+@pytest.mark.slow
+def test_asynchrony_pays_when_speeds_differ() -> None:
+    try:
+        workload = Wide()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    slow = {"node-0": 0.25}  # the coordinator, which trains a subnet too
+    sync, once, free = (points(workload, rule, slow) for rule in ("sync", "once", "async"))
+    assert free - once >= 2
+    assert once >= sync
+    once, free = (points(workload, rule, {}) for rule in ("once", "async"))
+    assert abs(free - once) <= 1
+    once, free = (points(workload, rule, {"node-3": 0.1}) for rule in ("once", "async"))
+    assert free - once >= 3
