@@ -969,7 +969,8 @@ class Runtime:
         with self.lock:
             peer = self.peer
             if isinstance(head, PushHead):
-                return not all(stamp.dot in peer.clock for stamp in head.stamps)
+                # Before the first snapshot it could not be folded in; afterwards I ask for it.
+                return peer.synced and not all(stamp.dot in peer.clock for stamp in head.stamps)
             if isinstance(head, ShareHead) and not isinstance(peer, Peer):
                 return peer.wants(sender, head.seq, head.epoch, head.to_epoch)
             if isinstance(head, SnapshotHead):
