@@ -27,7 +27,7 @@ def main() -> None:
     model = nn.Sequential(
         nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     with murmurate.join(model, optimizer, run="spirals", peers=sys.argv[2:]) as swarm:
         print(f"listening at {swarm.address}", flush=True)
         for step in range(3000):

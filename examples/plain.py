@@ -21,7 +21,7 @@ def main() -> None:
     model = nn.Sequential(
         nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     for step in range(3000):
         batch = torch.randint(len(x), (64,))
         optimizer.zero_grad()

@@ -53,8 +53,8 @@ def test_adopted_runs_in_two_processes() -> None:
             joined, _ = second.communicate(f"{address}\n", timeout=TIMEOUT_S)
             rest, _ = first.communicate(timeout=TIMEOUT_S)
     assert (first.returncode, second.returncode) == (0, 0)
-    assert accuracy(rest) > 0.95
-    assert accuracy(joined) > 0.95
+    assert accuracy(rest) > 0.9
+    assert accuracy(joined) > 0.9
 
 
 def test_plain_runs() -> None:
