@@ -10,8 +10,8 @@ leaves, exit code 0. A second one does not wait.
 
 from __future__ import annotations
 
-import itertools
 import gc
+import itertools
 import json
 import math
 import os
