@@ -139,7 +139,8 @@ def test_a_port_that_is_taken_is_named() -> None:
             Node("b", peers=[swarm.address], metrics=swarm.metrics_address)
         with pytest.raises(ConfigError, match="host:port"):
             Node("b", peers=[swarm.address], metrics="9100")
-    assert Node("c").swarm.metrics_address is None
+    with Node("c").swarm as swarm:
+        assert swarm.metrics_address is None
 
 
 def test_a_registry_of_one_s_own() -> None:
