@@ -238,6 +238,11 @@ class Partitioner:
     def lease_of(self, peer: str) -> Lease | None:
         return next((one for one in self.leases.values() if one.owner == peer), None)
 
+    @property
+    def shared(self) -> frozenset[str]:
+        """Tensors of which several members may hold the same coordinates."""
+        return self._shared
+
     def coverage(self) -> dict[str, float]:
         """Of each tensor that is split: the part that was ever trained."""
         return {name: float(mask.float().mean()) for name, mask in self.trained.items()}
