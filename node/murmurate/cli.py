@@ -11,7 +11,8 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from importlib.metadata import entry_points
+from typing import Any, TypeAlias
 
 from murmurate import __version__
 from murmurate.config import KEYS, Key, load
@@ -24,6 +25,8 @@ from murmurate.errors import (
     TransportError,
 )
 from murmurate.values import FLAG, LIST
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 UP_KEYS = {
     "node": ("run", "seed", "threads"),
@@ -77,11 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_plot(commands)
     _add_partition(commands)
     _add_sim(commands)
+    for found in entry_points(group="murmurate.commands"):  # murmurate never imports them
+        add: Callable[[Commands], None] = found.load()
+        add(commands)
     return parser
 
 
-def _add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    up = _command(
+def _add_up(commands: Commands) -> None:
+    up = command(
         commands,
         "up",
         "train a swarm of real processes on this machine: start here",
@@ -127,12 +133,12 @@ examples:
         action="store_true",
         help="one more process deals the batches, each to one node (docs/generator.md)",
     )
-    _add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
+    add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
     up.set_defaults(run=_up)
 
 
-def _add_node(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    node = _command(
+def _add_node(commands: Commands) -> None:
+    node = command(
         commands,
         "node",
         "one peer: what a machine or a container runs",
@@ -156,12 +162,12 @@ environment, the environment beats the file. docs/config.md explains each.
     node.add_argument(
         "--events", action="store_true", help="a line of JSON for each event (for programs)"
     )
-    _add_keys(node, KEYS)
+    add_keys(node, KEYS)
     node.set_defaults(run=_node)
 
 
-def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    status = _command(
+def _add_status(commands: Commands) -> None:
+    status = command(
         commands,
         "status",
         "ask a running node how its swarm is",
@@ -180,8 +186,8 @@ examples:
     status.set_defaults(run=_status)
 
 
-def _add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    top = _command(
+def _add_top(commands: Commands) -> None:
+    top = command(
         commands,
         "top",
         "watch a running swarm, from any one of its nodes",
@@ -206,8 +212,8 @@ examples:
     top.set_defaults(run=_top)
 
 
-def _add_plot(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    plot = _command(
+def _add_plot(commands: Commands) -> None:
+    plot = command(
         commands,
         "plot",
         "pictures of a run, from its report",
@@ -223,8 +229,8 @@ example:
     plot.set_defaults(run=_plot)
 
 
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+def command(
+    commands: Commands,
     name: str,
     summary: str,
     description: str,
@@ -240,7 +246,7 @@ def _command(
     )
 
 
-def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
+def add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
     """An option for each key; values stay text, `config.load` checks them with all the others."""
     for section in dict.fromkeys(key.section for key in keys):
         group = parser.add_argument_group(f"[{section}]")
@@ -255,9 +261,9 @@ def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
             group.add_argument(key.option, dest=key.path, help=key.meaning, **how)
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, str]:
+def given(arguments: argparse.Namespace, keys: Iterable[Key] = KEYS) -> dict[str, str]:
     """What the options say, by key."""
-    values = {key.path: getattr(arguments, key.path, None) for key in KEYS}
+    values = {key.path: getattr(arguments, key.path, None) for key in keys}
     return {
         path: " ".join(value) if isinstance(value, list) else value
         for path, value in values.items()
@@ -268,7 +274,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, str]:
 def _up(arguments: argparse.Namespace) -> int:
     from murmurate import up
 
-    config = load(None, {}, _given(arguments))
+    config = load(None, {}, given(arguments))
     return up.run(
         up.plan(
             arguments.nodes,
@@ -282,7 +288,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _node(arguments: argparse.Namespace) -> int:
-    config = load(arguments.config, os.environ, _given(arguments))
+    config = load(arguments.config, os.environ, given(arguments))
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0
@@ -315,8 +321,8 @@ def _top(arguments: argparse.Namespace) -> int:
     )
 
 
-def _add_partition(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    partition = _command(
+def _add_partition(commands: Commands) -> None:
+    partition = command(
         commands,
         "partition",
         "show how a model would be split over peers (docs/ist.md)",
@@ -347,7 +353,7 @@ def _partition(arguments: argparse.Namespace) -> int:
     )
 
 
-def _add_sim(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_sim(commands: Commands) -> None:
     sim = commands.add_parser(
         "sim",
         help="try to break the protocol: virtual time, seeded faults, the production core",

@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,8 +198,18 @@ KEYS = (
     Key("report", "audit", FILE, is_writable, "file for a line per update: the batches in it"),
     Key("report", "weights", FILE, is_writable, ".npy file for the final weights, flat"),
 )
-_BY_PATH = {key.path: key for key in KEYS}
-_SECTIONS = tuple(dict.fromkeys(key.section for key in KEYS))
+
+
+class Book:
+    """All keys of one program: of a node, or of another that is configured in the same way."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self.keys = tuple(keys)
+        self.by_path = {key.path: key for key in self.keys}
+        self.sections = tuple(dict.fromkeys(key.section for key in self.keys))
+
+
+NODE = Book(KEYS)
 
 # Kubernetes puts the addresses of a service «murmurate-node» into variables that look like keys.
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
@@ -208,7 +218,7 @@ _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP
 # -- putting it together -------------------------------------------------------------------------
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """A value as it was found, and where."""
 
     place: str
@@ -224,36 +234,48 @@ def load(
 
     `options` are texts by path, such as {"train.lr": "0.1"}.
     """
+    found = gather(NODE, file, environment or {}, options or {}, _together)
+    return Config(
+        node=NodeConfig(**found["node"]),
+        train=TrainConfig(**found["train"]),
+        checkpoint=CheckpointConfig(**found["checkpoint"]),
+        metrics=MetricsConfig(**found["metrics"]),
+        report=ReportConfig(**found["report"]),
+    )
+
+
+def gather(
+    book: Book,
+    file: str | None,
+    environment: Mapping[str, str],
+    options: Mapping[str, str],
+    together: Callable[[Mapping[str, Any], Mapping[str, Given]], list[str]],
+) -> dict[str, dict[str, Any]]:
+    """What was given, checked, by section and name; ConfigError with a line for each mistake.
+
+    `together`: mistakes that only show when values are seen together (see `problem`).
+    """
     problems: list[str] = []
-    given: dict[str, _Given] = {}
+    given: dict[str, Given] = {}
     if file is not None:
-        given |= _from_file(file, problems)
-    given |= _from_environment(environment or {}, problems)
-    for path, text in (options or {}).items():
-        _take(given, _BY_PATH[path], _BY_PATH[path].option, text, problems)
+        given |= _from_file(book, file, problems)
+    given |= _from_environment(book, environment, problems)
+    for path, text in options.items():
+        _take(given, book.by_path[path], book.by_path[path].option, text, problems)
 
     values: dict[str, Any] = {}
     for path, (place, value) in given.items():
         try:
-            values[path] = _BY_PATH[path].check(value)
+            values[path] = book.by_path[path].check(value)
         except Wrong as wrong:
-            problems.append(_problem(place, path, value, str(wrong)))
-    problems += _together(values, given)
+            problems.append(problem(place, path, value, str(wrong)))
+    problems += together(values, given)
     if problems:
         raise ConfigError("\n".join(sorted(problems, key=_order)))
-
-    def section(name: str) -> dict[str, Any]:
-        return {
-            key.name: values[key.path] for key in KEYS if key.section == name and key.path in values
-        }
-
-    return Config(
-        node=NodeConfig(**section("node")),
-        train=TrainConfig(**section("train")),
-        checkpoint=CheckpointConfig(**section("checkpoint")),
-        metrics=MetricsConfig(**section("metrics")),
-        report=ReportConfig(**section("report")),
-    )
+    found: dict[str, dict[str, Any]] = {section: {} for section in book.sections}
+    for path, value in values.items():
+        found[book.by_path[path].section][book.by_path[path].name] = value
+    return found
 
 
 def child_environment() -> dict[str, str]:
@@ -261,19 +283,21 @@ def child_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
-def _take(given: dict[str, _Given], key: Key, place: str, text: str, problems: list[str]) -> None:
+def _take(given: dict[str, Given], key: Key, place: str, text: str, problems: list[str]) -> None:
     """Text from the environment or an option, as what a TOML file would have held."""
     try:
-        given[key.path] = _Given(place, key.kind.from_text(text))
+        given[key.path] = Given(place, key.kind.from_text(text))
     except ValueError:
         given.pop(key.path, None)
-        problems.append(_problem(place, key.path, text, f"expected {key.kind.accepted}"))
+        problems.append(problem(place, key.path, text, f"expected {key.kind.accepted}"))
 
 
-def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
-    known = {key.variable: key for key in KEYS}
-    ours = tuple(f"{PREFIX}{section}_".upper() for section in _SECTIONS)
+def _from_environment(
+    book: Book, environment: Mapping[str, str], problems: list[str]
+) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    known = {key.variable: key for key in book.keys}
+    ours = tuple(f"{PREFIX}{section}_".upper() for section in book.sections)
     for variable, text in sorted(environment.items()):
         if variable in known:
             _take(given, known[variable], variable, text, problems)
@@ -285,7 +309,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
     return given
 
 
-def _from_file(file: str, problems: list[str]) -> dict[str, _Given]:
+def _from_file(book: Book, file: str, problems: list[str]) -> dict[str, Given]:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -300,39 +324,39 @@ def _from_file(file: str, problems: list[str]) -> dict[str, _Given]:
         problems.append(f"{place}: not TOML: {error}")
         return {}
     lines = key_lines(text)
-    given: dict[str, _Given] = {}
+    given: dict[str, Given] = {}
     for section, content in document.items():
         place = f"{file}:{lines.get((section, ''), 1)}"
-        if section not in _SECTIONS:
+        if section not in book.sections:
             what = f"[{section}]" if isinstance(content, dict) else f"{section} = {_shown(content)}"
-            moved = [key.path for key in KEYS if key.name == section]
-            near = f"; nearest: {moved[0]}" if moved else nearest(section, _SECTIONS)
-            accepted = ", ".join(f"[{name}]" for name in _SECTIONS)
+            moved = [key.path for key in book.keys if key.name == section]
+            near = f"; nearest: {moved[0]}" if moved else nearest(section, book.sections)
+            accepted = ", ".join(f"[{name}]" for name in book.sections)
             problems.append(f"{place}: {what}: unknown; the sections are {accepted}{near}")
         elif not isinstance(content, dict):
-            problems.append(_problem(place, section, content, f"a section, [{section}]"))
+            problems.append(problem(place, section, content, f"a section, [{section}]"))
         else:
             for name, value in content.items():
                 at = f"{file}:{lines.get((section, name), lines.get((section, ''), 1))}"
-                if f"{section}.{name}" in _BY_PATH:
-                    given[f"{section}.{name}"] = _Given(at, value)
+                if f"{section}.{name}" in book.by_path:
+                    given[f"{section}.{name}"] = Given(at, value)
                 else:
                     problems.append(
-                        _problem(at, f"{section}.{name}", value, _unknown(section, name))
+                        problem(at, f"{section}.{name}", value, _unknown(book, section, name))
                     )
     return given
 
 
-def _unknown(section: str, name: str) -> str:
+def _unknown(book: Book, section: str, name: str) -> str:
     """What to say about a key that is not there: the nearest one, else all of its section."""
-    here = [key.name for key in KEYS if key.section == section]
-    elsewhere = [key.path for key in KEYS if key.name == name]
+    here = [key.name for key in book.keys if key.section == section]
+    elsewhere = [key.path for key in book.keys if key.name == name]
     if elsewhere:
         return f"unknown key; nearest: {elsewhere[0]}"
     if close := difflib.get_close_matches(name, here, 1):
         return f"unknown key; nearest: {section}.{close[0]}"
-    if close := difflib.get_close_matches(name, [key.name for key in KEYS], 1):
-        return f"unknown key; nearest: {next(k.path for k in KEYS if k.name == close[0])}"
+    if close := difflib.get_close_matches(name, [key.name for key in book.keys], 1):
+        return f"unknown key; nearest: {next(k.path for k in book.keys if k.name == close[0])}"
     return f"unknown key; [{section}] has {', '.join(here)}"
 
 
@@ -360,12 +384,12 @@ def key_lines(text: str) -> dict[tuple[str, str], int]:
 # -- what only shows when values are seen together -----------------------------------------------
 
 
-def _together(values: Mapping[str, Any], given: Mapping[str, _Given]) -> list[str]:
+def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
     problems: list[str] = []
 
     def wrong(path: str, accepted: str) -> None:
-        place, value = given.get(path, _Given("default", values.get(path)))
-        problems.append(_problem(place, path, value, accepted))
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
 
     listen: str = values.get(
         "node.listen", NodeConfig().listen if "node.listen" not in given else ""
@@ -417,14 +441,14 @@ def _together(values: Mapping[str, Any], given: Mapping[str, _Given]) -> list[st
     return problems
 
 
-def _failed(path: str, values: Mapping[str, Any], given: Mapping[str, _Given]) -> bool:
+def _failed(path: str, values: Mapping[str, Any], given: Mapping[str, Given]) -> bool:
     return path in given and path not in values
 
 
 # -- sentences -----------------------------------------------------------------------------------
 
 
-def _problem(place: str, path: str, value: object, accepted: str) -> str:
+def problem(place: str, path: str, value: object, accepted: str) -> str:
     return f"{place}: {path} = {_shown(value)}: {accepted}"
 
 
