@@ -43,7 +43,7 @@ def shape_of(batch: Sequence[torch.Tensor]) -> tuple[BatchTensor, ...]:
 
 def pack(batch: Sequence[torch.Tensor]) -> bytes:
     return b"".join(
-        bytes(_as_bytes(_swapped(tensor.detach().cpu().contiguous()))) for tensor in batch
+        bytes(as_bytes(swapped(tensor.detach().cpu().contiguous()))) for tensor in batch
     )
 
 
@@ -112,16 +112,16 @@ class Unpacking:
         for tensor in self._tensors:
             part = data[start : start + tensor.nbytes]
             part = part.clone() if start % ITEM_BYTES[tensor.dtype] else part
-            batch.append(_swapped(part.view(DTYPES[tensor.dtype]).view(tensor.shape)))
+            batch.append(swapped(part.view(DTYPES[tensor.dtype]).view(tensor.shape)))
             start += tensor.nbytes
         return tuple(batch)
 
 
-def _as_bytes(tensor: torch.Tensor) -> memoryview:
+def as_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _swapped(tensor: torch.Tensor) -> torch.Tensor:
+def swapped(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes in the other order, where this machine has it the other way round."""
     size = tensor.element_size()
     if not _SWAP or size == 1:
