@@ -59,7 +59,8 @@ def make_plan(
 ) -> Plan:
     """A new partition, drawn at random; `spare`: one share more, FREE; `whole`: all hold all.
 
-    ConfigError when it cannot be: more members than units, or less memory than the model.
+    What all members together cannot hold is FREE too. ConfigError when it cannot be: more members
+    than units, or one with less memory than the smallest subnet takes.
     """
     if not members:
         return Plan(number)
@@ -68,12 +69,12 @@ def make_plan(
         for name, capacity in members.items():
             _check_memory(structure, shares[0], name, capacity)
         return Plan(number, dict(zip(members, shares, strict=True)))
-    owners = [*members, *([FREE] if spare else [])]
-    shares = deal(structure, fitting(structure, members, spare=spare), rng)
+    weights = fitting(structure, members, spare=spare)
+    shares = deal(structure, list(weights.values()), rng)
     for (name, capacity), held in zip(members.items(), shares, strict=False):
         _check_memory(structure, held, name, capacity)
     check_identity(structure, shares)
-    return Plan(number, dict(zip(owners, shares, strict=True)))
+    return Plan(number, dict(zip(weights, shares, strict=True)))
 
 
 def targets(
@@ -84,16 +85,16 @@ def targets(
     spare: bool = False,
 ) -> dict[str, list[int]]:
     """How many units of each dealt group a member should have; FREE too, if there is a spare."""
-    owners = [*members, *([FREE] if spare else [])]
     weights = fitting(structure, members, spare=spare)
-    sizes = [apportion(structure.groups[g].count, weights) for g in dealt]
-    return {name: [row[k] for row in sizes] for k, name in enumerate(owners)}
+    sizes = [apportion(structure.groups[g].count, list(weights.values())) for g in dealt]
+    return {name: [row[k] for row in sizes] for k, name in enumerate(weights)}
 
 
 def fitting(
     structure: Structure, members: Mapping[str, Capacity], *, spare: bool = False
-) -> list[float]:
-    """Weights that follow speed and respect memory; what one cannot hold goes to the others."""
+) -> dict[str, float]:
+    """Weights that follow speed and respect memory; what one cannot hold goes to the others, and
+    what none of them can is FREE."""
     names = list(members)
     speeds = [members[name].speed for name in names]
     if spare:
@@ -104,9 +105,8 @@ def fitting(
         left = 1.0 - sum(capped.values())
         rest = sum(s for k, s in enumerate(speeds) if k not in capped)
         if not rest:
-            if left > 1e-9:
-                raise ConfigError("memory: all members together cannot hold the model")
-            break
+            free = {FREE: left} if left > 1e-9 else {}
+            return {name: capped[k] for k, name in enumerate(names)} | free
         fractions = [capped.get(k, left * speeds[k] / rest) for k in range(len(names))]
         over = {
             k: most
@@ -116,11 +116,11 @@ def fitting(
             and (most := _most(structure, name, members[name])) < fractions[k]
         }
         if not over:
-            return fractions
+            return dict(zip(names, fractions, strict=True))
         capped.update(over)
         if sum(capped.values()) >= 1.0:
             break
-    return [capped.get(k, 1e-9) for k in range(len(names))]
+    return {name: capped.get(k, 1e-9) for k, name in enumerate(names)}
 
 
 def _most(structure: Structure, name: str, capacity: Capacity) -> float:

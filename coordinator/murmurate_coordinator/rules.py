@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -135,8 +135,10 @@ class Partitioner:
         *,
         steps: int = 10,
         founders: int = 1,
+        first_lease: int = 1,
     ) -> None:
-        """`founders`: the first plan is made when so many are there."""
+        """`founders`: the first plan is made when so many are there. `first_lease`: its number; no
+        two lives of a coordinator may give the same ones."""
         if rule not in RULES:
             raise ConfigError(f"rule {rule!r}: expected one of {', '.join(RULES)}")
         if steps < 1:
@@ -157,7 +159,7 @@ class Partitioner:
         """Which coordinates were ever in a push: the others are still random."""
         self._founders = founders
         self._rng = rng
-        self._next = 1
+        self._next = first_lease
         self._waiting: list[str] = []
         self._changed = True
         """Members came or went since the plan was made."""
@@ -208,6 +210,27 @@ class Partitioner:
         if self.rule in BARRIER:
             return list(self._next_if_all())
         return list(self._serve()) if self.leases else list(self._start())
+
+    def again(self, peer: str) -> list[Effect]:
+        """What it was given is lost, or was spoilt: the same units, with the weights of now, under
+        another lease: each that is given has a number of its own."""
+        old = self.lease_of(peer)
+        if old is None or old.done:
+            return []
+        del self.leases[old.number]
+        new = self._grant(peer, old.held)
+        self._order[self._order.index(old.number)] = new.number
+        return [self._give(new)]
+
+    def measured(self, peer: str, speed: float) -> None:
+        """How fast a member is: its share follows, at the next plan or push."""
+        if peer in self.members:
+            self.members[peer] = replace(self.members[peer], speed=speed)
+            self._changed = True
+
+    def admits(self, peer: str, plan: int, number: int, version: int) -> Refused | None:
+        """Whether such a push would be looked at: asked before its values are taken in."""
+        return self._wrong_lease(peer, plan, number, version)
 
     def push(self, push: Push) -> list[Effect]:
         """Fold a subnet in, whole or not at all."""
@@ -269,7 +292,7 @@ class Partitioner:
             rows = np.array([h[group.first : group.first + group.count] for h in held])
             if g in self._dealt and (rows.sum(axis=0) != 1).any():
                 raise PromiseBroken("sum E_k = I", f"a unit of {group.name} is lost or owned twice")
-        if self.rule in BARRIER and len(shares) == len(self._order):
+        if self.rule in BARRIER and len(shares) == len(held) == len(self._order):
             check_identity(self.structure, shares)
 
     # -- plans -------------------------------------------------------------------------------------
@@ -396,9 +419,7 @@ class Partitioner:
                 held[self._rng.permutation(mine)[size:]] = False
             elif len(mine) < size and len(pool):
                 held[self._rng.permutation(pool)[: size - len(mine)]] = True
-        if np.array_equal(held, lease.held):
-            if self.rule == "lease":  # the same units again, with what the others did to the rest
-                yield self._give(lease)
+        if np.array_equal(held, lease.held) and self.rule != "lease":
             return
         del self.leases[lease.number]
         new = self._grant(lease.owner, held)
@@ -432,19 +453,28 @@ class Partitioner:
 
     # -- what is refused ---------------------------------------------------------------------------
 
-    def _problem(self, push: Push) -> Refused | None:
-        lease = self.leases.get(push.lease)
-        if push.plan > self.plan or push.lease >= self._next:
-            return self._refuse(push.peer, FUTURE, f"plan {push.plan}: this is plan {self.plan}")
+    def _wrong_lease(self, peer: str, plan: int, number: int, version: int) -> Refused | None:
+        lease = self.leases.get(number)
+        if number >= self._next:
+            return self._refuse(peer, FUTURE, f"lease {number}: the next one is {self._next}")
+        if plan > self.plan:
+            return self._refuse(peer, FUTURE, f"plan {plan}: this is plan {self.plan}")
         if lease is None:
-            return self._refuse(push.peer, OVER, f"lease {push.lease} is over, it changes nothing")
-        if lease.owner != push.peer:
-            return self._refuse(push.peer, NOT_LEASED, f"lease {push.lease} is {lease.owner}'s")
-        if push.version > lease.version + 1:
-            expected = f"version {push.version}: the next one is {lease.version + 1}"
-            return self._refuse(push.peer, FUTURE, expected)
-        if push.version <= lease.version or lease.done:
-            return self._refuse(push.peer, DUPLICATE, f"version {push.version} is in already")
+            return self._refuse(peer, OVER, f"lease {number} is over, it changes nothing")
+        if lease.owner != peer:
+            return self._refuse(peer, NOT_LEASED, f"lease {number} is {lease.owner}'s")
+        if version > lease.version + 1:
+            expected = f"version {version}: the next one is {lease.version + 1}"
+            return self._refuse(peer, FUTURE, expected)
+        if version <= lease.version or lease.done:
+            return self._refuse(peer, DUPLICATE, f"version {version} is in already")
+        return None
+
+    def _problem(self, push: Push) -> Refused | None:
+        refusal = self._wrong_lease(push.peer, push.plan, push.lease, push.version)
+        if refusal is not None:
+            return refusal
+        lease = self.leases[push.lease]
         if push.steps < 0 or push.samples < 0:
             return self._refuse(push.peer, SHAPES, "a negative number of steps or samples")
         if push.values.keys() != self.structure.tensors.keys():

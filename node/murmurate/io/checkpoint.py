@@ -17,10 +17,10 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -40,6 +40,7 @@ from murmurate.io.bulk import (
 )
 from murmurate.io.memory import generation_from_json, generation_to_json
 
+T = TypeVar("T")
 FORMAT = 1
 PREFIX = "murmurate."
 WEIGHTS = PREFIX + "weights"
@@ -117,7 +118,23 @@ class _Entry(NamedTuple):
 
 def write(file: BinaryIO, checkpoint: Checkpoint) -> None:
     """All of it, in one pass over the tensors; the digest last."""
-    entries, metadata = _entries(checkpoint)
+    _write(file, *_entries(checkpoint))
+
+
+def write_tensors(
+    file: BinaryIO,
+    tensors: Mapping[str, torch.Tensor],
+    about: Mapping[str, Any],
+    tied: Mapping[str, str],
+) -> None:
+    """A file of the same form with something else in it: see `read_tensors`."""
+    entries = [_Entry(name, t.dtype, tuple(t.shape), [t]) for name, t in tensors.items()]
+    entries.sort(key=lambda entry: -entry.dtype.itemsize)
+    metadata = {"murmurate.digest": _ZEROS, "format": "pt", "murmurate": json.dumps(about)}
+    _write(file, entries, metadata | {n: first for n, first in tied.items() if n not in metadata})
+
+
+def _write(file: BinaryIO, entries: list[_Entry], metadata: dict[str, str]) -> None:
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for entry in entries:
@@ -223,12 +240,17 @@ def _push_entries(prefix: str, pushes: Iterable[Push]) -> list[_Entry]:
 
 def read(path: Path) -> Checkpoint:
     """A file that is whole. `Damaged`, or `CheckpointError`: whole, but of a later version."""
+    return read_tensors(path, lambda about, tensors: _checkpoint(about, tensors, path))
+
+
+def read_tensors(path: Path, make: Callable[[Any, dict[str, torch.Tensor]], T]) -> T:
+    """What `make` makes of a whole file; whatever it stumbles over: `Damaged`."""
     _check(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
             about = json.loads((file.metadata() or {})["murmurate"])
-        return _checkpoint(about, tensors, path)
+        return make(about, tensors)
     except (SafetensorError, OSError, MurmurateError) as error:
         if isinstance(error, CheckpointError):
             raise
