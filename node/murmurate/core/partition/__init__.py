@@ -8,7 +8,7 @@ paste(weights, …)         its values back into the whole
 
 from __future__ import annotations
 
-from murmurate.core.partition.analysis import analyse
+from murmurate.core.partition.analysis import analyse, observe
 from murmurate.core.partition.cover import (
     Cover,
     check_identity,
@@ -18,7 +18,7 @@ from murmurate.core.partition.cover import (
 )
 from murmurate.core.partition.deal import apportion, deal, nested
 from murmurate.core.partition.structure import Group, Held, Structure, Tensor
-from murmurate.core.partition.subnet import cut, load, masked, part_of, weights_of
+from murmurate.core.partition.subnet import build, cut, load, masked, part_of, weights_of
 
 __all__ = [
     "Cover",
@@ -28,6 +28,7 @@ __all__ = [
     "Tensor",
     "analyse",
     "apportion",
+    "build",
     "check_identity",
     "coverage",
     "cut",
@@ -35,6 +36,7 @@ __all__ = [
     "load",
     "masked",
     "nested",
+    "observe",
     "part_of",
     "paste",
     "share_weights",

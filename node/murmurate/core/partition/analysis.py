@@ -15,7 +15,7 @@ from murmurate.core.partition.atoms import SHARED as SHARED_ATOM
 from murmurate.core.partition.atoms import Atoms
 from murmurate.core.partition.spread import Found, Spread
 from murmurate.core.partition.structure import SHARED, Group, Indices, Rewrite, Structure, Tensor
-from murmurate.core.partition.subnet import cut, masked, weights_of
+from murmurate.core.partition.subnet import cut, hollow, masked, weights_of
 from murmurate.errors import ConfigError
 
 TOLERANCE = 1e-8
@@ -29,8 +29,30 @@ def analyse(model: nn.Module, example: tuple[Any, ...]) -> Structure:
     model does without them. So a model that is misunderstood is refused, not trained wrongly.
     """
     check(model)
-    wide = copy.deepcopy(model).double().train()
-    example = _wide(example)
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ConfigError(f"model: {name} is on the meta device, it has no values")
+    return _found(model, copy.deepcopy(model).double().train(), _wide(example))
+
+
+def observe(model: nn.Module, example: tuple[Any, ...]) -> Structure:
+    """The same from shapes alone, on the meta device: it holds no values and computes none.
+
+    So the structure is not tried. For a member: its coordinator has tried it, and they compare
+    digests. The model and the example may be on the meta device themselves. A model whose code
+    looks at values cannot be run there: it is analysed as it is, if it has any.
+    """
+    check(model)
+    try:
+        return _found(model, hollow(model).double().train(), _on_meta(_wide(example)))
+    except (RuntimeError, NotImplementedError) as error:
+        if not any(p.is_meta for p in model.parameters()):
+            return analyse(model, example)
+        why = " ".join(str(error).split())[:160]
+        raise ConfigError(f"model: it cannot be run on the meta device ({why})") from error
+
+
+def _found(model: nn.Module, wide: nn.Module, example: tuple[Any, ...]) -> Structure:
     structure = _observe(wide, example)
     problem = _problem(wide, structure, example)
     if problem:  # sizes are written into the model's code: they must be changed there
@@ -47,8 +69,6 @@ def check(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
             raise ConfigError(f"model: {name} has no shape yet: pass one batch through first")
-        if parameter.is_meta:
-            raise ConfigError(f"model: {name} is on the meta device, it has no values")
         if parameter.is_sparse:
             raise ConfigError(f"model: {name} is sparse, expected a dense tensor")
 
@@ -193,7 +213,8 @@ def _problem(model: nn.Module, structure: Structure, example: tuple[Any, ...]) -
     for group in structure.groups:
         held[[u for u in group.units if (u - group.first) % 5 in (0, 3)]] = True
     subnet = cut(model, structure, held, scale=False).eval()
-    whole = masked(model, structure, held).eval()
+    values = not any(p.is_meta for p in model.parameters())
+    whole = masked(model, structure, held).eval() if values else model
     with torch.random.fork_rng(devices=[]):
         expected = _flat(whole(*copy.deepcopy(example)))
         try:
@@ -202,7 +223,7 @@ def _problem(model: nn.Module, structure: Structure, example: tuple[Any, ...]) -
             return " ".join(str(error).split())[:200] or type(error).__name__
     if got.shape != expected.shape:
         return f"its output has {got.numel()} elements, expected {expected.numel()}"
-    if not got.numel():
+    if not got.numel() or not values:
         return ""
     apart = float((got - expected).abs().max())
     largest = max(1.0, float(expected.abs().max()))
@@ -220,6 +241,14 @@ def _flat(out: Any) -> torch.Tensor:
         parts = [_flat(o) for o in out if o is not None]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
     return torch.zeros(0, dtype=torch.float64)
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    if isinstance(value, list | tuple):
+        return type(value)(_on_meta(v) for v in value)
+    return value
 
 
 def _wide(value: Any) -> Any:

@@ -57,13 +57,22 @@ def cut(model: nn.Module, structure: Structure, held: Held, *, scale: bool = Tru
 
     `scale`: multiply partial sums in training, as F10 of the algorithms page asks for.
     """
+    return build(model, structure, held, part_of(weights_of(model), structure, held), scale=scale)
+
+
+def build(
+    model: nn.Module, structure: Structure, held: Held, values: Weights, *, scale: bool = True
+) -> nn.Module:
+    """A subnet with these units around these values, which are its own from now on.
+
+    Nothing is taken from the tensors of the model, which may be on the meta device: so whoever has
+    only room for the subnet needs no more.
+    """
     for group in structure.groups:
         if not structure.width(group, held):
             raise ConfigError(f"subnet: no unit of {group.name}: it needs at least one")
-    subnet = copy.deepcopy(model)
-    values = weights_of(model)
+    subnet = _copied(model, values)
     with torch.no_grad():
-        _shrink(subnet, structure, held, values)
         for path, (size, units) in structure.heads.items():
             if (units >= 0).all():
                 _replace(subnet, path, NarrowAttention.of(_at(subnet, path), size))
@@ -72,6 +81,12 @@ def cut(model: nn.Module, structure: Structure, held: Held, *, scale: bool = Tru
     if structure.rewrites:
         return rewrite.rewritten(subnet, structure.rewrites, held)
     return subnet
+
+
+def hollow(model: nn.Module) -> nn.Module:
+    """The model on the meta device: shapes without values. Nothing is copied on the way."""
+    empty = {name: t.detach().to("meta") for name, t in weights_of(model).items()}
+    return _copied(model, empty).to("meta")
 
 
 def load(subnet: nn.Module, values: Weights) -> None:
@@ -137,29 +152,18 @@ def _scale(subnet: nn.Module, structure: Structure, held: Held) -> None:
 # -- making layers smaller -------------------------------------------------------------------------
 
 
-def _shrink(
-    subnet: nn.Module, structure: Structure, held: Held, values: Mapping[str, torch.Tensor]
-) -> None:
-    """Replace every tensor by its part; a tied one stays tied."""
-    mine = {id(t): name for name, t in weights_of(subnet).items()}
-    new: dict[int, torch.Tensor] = {}
-    for module in list(subnet.modules()):
-        for store in (module._parameters, module._buffers):
-            for key, tensor in list(store.items()):
-                if tensor is None or id(tensor) not in mine:
-                    continue
-                known = structure.tensors[mine[id(tensor)]]
-                if not known.split:
-                    continue
-                if id(tensor) not in new:
-                    part = take(values[known.name].detach(), known.kept(held))
-                    if isinstance(tensor, nn.Parameter):
-                        part = nn.Parameter(part, requires_grad=tensor.requires_grad)
-                    new[id(tensor)] = part
-                store[key] = new[id(tensor)]  # type: ignore[assignment]
+def _copied(model: nn.Module, values: Weights) -> nn.Module:
+    """A deep copy with these tensors in place of its own; a tied one stays tied."""
+    instead: dict[int, Any] = {}  # what deepcopy takes to be copied already
+    for name, tensor in weights_of(model).items():
+        value = values[name].detach()
+        if isinstance(tensor, nn.Parameter):
+            value = nn.Parameter(value, requires_grad=tensor.requires_grad)
+        instead[id(tensor)] = value
+    subnet = copy.deepcopy(model, instead)
+    for module in subnet.modules():
         _resize(module)
-    # dropped only now: while they live no new tensor can have the id of an old one
-    mine.clear()
+    return subnet
 
 
 def _resize(module: nn.Module) -> None:
