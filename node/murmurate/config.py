@@ -21,6 +21,7 @@ from murmurate.errors import ConfigError
 from murmurate.io.codec_choice import parse_codec
 from murmurate.values import (
     ADDRESS,
+    DNS,
     FILE,
     FLAG,
     FOLDER,
@@ -171,15 +172,21 @@ KEYS = (
     Key("node", "run", TEXT, is_name, "name of the training; peers of another run are refused"),
     Key("node", "listen", ADDRESS, is_address, "where to listen; port 0 takes a free one"),
     Key("node", "advertise", ADDRESS, is_advertise, "where others reach it (default: listen)"),
-    Key("node", "peers", LIST, is_peers, "some members of the swarm; none: found a new one"),
+    Key(
+        "node",
+        "peers",
+        LIST,
+        is_peers,
+        "some members, or dns:NAME:PORT; none: found a run",
+    ),
     Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
     Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
     Key("node", "threads", WHOLE, whole(0), "for torch; 0: all cores"),
-    Key("node", "found", FLAG, is_flag, "with peers: found the run when none of them is in it"),
+    Key("node", "found", FLAG, is_flag, "with peers: found it if none of them is in a swarm"),
     Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
     Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),
     Key("train", "split", TEXT, is_split, "none, dataset, labels or dirichlet(α): who sees what"),
-    Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n"),
+    Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n or ordinal/n"),
     Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
     Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
     Key("train", "every", WHOLE, whole(1), "local steps in an update"),
@@ -235,6 +242,8 @@ def load(
     `options` are texts by path, such as {"train.lr": "0.1"}.
     """
     found = gather(NODE, file, environment or {}, options or {}, _together)
+    if "shard" in found["train"]:
+        found["train"]["shard"] = found["train"]["shard"].of(found["node"].get("name", ""))
     return Config(
         node=NodeConfig(**found["node"]),
         train=TrainConfig(**found["train"]),
@@ -397,7 +406,8 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
     own = [address for address in (listen, values.get("node.advertise")) if address]
     peers: Collection[str] = values.get("node.peers", ())
     for peer in peers:
-        if peer != STDIN and any(same_place(peer, address) for address in own):
+        named = peer == STDIN or peer.startswith(DNS)
+        if not named and any(same_place(peer, address) for address in own):
             wrong(
                 "node.peers", f"{peer} is this node itself; name others, or nobody to found a run"
             )
@@ -415,6 +425,8 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             "train.generator",
             "only with rule sum: what becomes of a batch is seen in the clocks of updates",
         )
+    if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
+        wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
     if metrics := values.get("metrics.listen"):
         at, metrics_port = split_address(metrics)
         if listen and same_place(metrics, listen):

@@ -7,6 +7,7 @@ a sentence that says what differs, before a single weight is exchanged.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +24,17 @@ from murmurate.errors import (
     TransportError,
 )
 from murmurate.io.deadline import Deadline
+from murmurate.io.names import addresses, is_named
 from murmurate.io.transport import Transport
 from murmurate.io.wire import Description
+from murmurate.values import ordinal
 
 ASK_TIMEOUT_S = 3.0
 """For the first answer; a peer far away, or with much to tell, is given twice as long each time."""
 ASK_AGAIN_S = 0.2
+SURE_S = 1.0
+"""So long nobody may be in a swarm before one that asked for all by name founds it: of two who come
+at once, each has looked again after the other could be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,12 @@ class Wish:
     found: bool
     timeout_s: float
     memory: Memory | None = None
+    careful: bool = False
+    """Found the run only if all that the peers' name stands for say that there is none."""
+
+    @property
+    def named(self) -> bool:
+        return any(is_named(peer) for peer in self.peers)
 
 
 def compare(wish: Wish, other: Description, where: str) -> None:
@@ -113,6 +125,26 @@ def old_name(memory: Memory, other: Description) -> str:
     return memory.name
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What came of asking everyone once."""
+
+    others: tuple[Description, ...]
+    trouble: tuple[TransportError, ...]
+    myself: bool
+    """Whether one of those asked was I."""
+
+    @property
+    def synced(self) -> list[Description]:
+        return [other for other in self.others if other.synced]
+
+    @property
+    def whole(self) -> bool:
+        """Whether a name stood for all there are. It stands for me, so also for whoever came before
+        me; and each of them has answered, or is not there: nobody is silent."""
+        return self.myself and not any(isinstance(each, PeerTimeout) for each in self.trouble)
+
+
 async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
     """Ask the seed peers until one of them is in the swarm, or say that it does not exist yet.
 
@@ -125,26 +157,12 @@ async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
     if not wish.peers:
         return Place(new_swarm, wish.name, {})
     deadline = time.monotonic() + wish.timeout_s
-    waits = {
-        peer: Deadline(first=ASK_TIMEOUT_S, pause=ASK_TIMEOUT_S, most=wish.timeout_s)
-        for peer in wish.peers
-    }
+    waits: dict[str, Deadline] = {}
+    sure_since = math.inf
     while True:
-        answers = await asyncio.gather(*(_ask(transport, *wait) for wait in waits.items()))
-        trouble: Sequence[TransportError] = [a for a in answers if isinstance(a, TransportError)]
-        others: list[Description] = []
-        for where, answer in zip(wish.peers, answers, strict=True):
-            if isinstance(answer, TransportError):
-                continue
-            if answer.instance == wish.instance:
-                if len(wish.peers) == 1 and not wish.found:
-                    raise ConfigError(f"peers: {where} is this node itself")
-                continue
-            compare(wish, answer, where)
-            others.append(answer)
+        now = await _ask_all(transport, wish, waits)
         late = time.monotonic() >= deadline
-        synced = [other for other in others if other.synced]
-        if synced:
+        if synced := now.synced:
             try:
                 if memory is not None and memory.swarm == synced[0].swarm:
                     name = old_name(memory, synced[0])
@@ -155,34 +173,73 @@ async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
                     raise
             else:
                 return Place(synced[0].swarm, name, _addresses(synced))
-        elif wish.found and (late or (others and _is_first(wish, others))):
+        elif wish.found and wish.careful:
+            sure = now.whole and _is_first_by_name(wish, now.others, late=late)
+            sure_since = min(sure_since, time.monotonic()) if sure else math.inf
+            if time.monotonic() >= sure_since + SURE_S:
+                return Place(new_swarm, wish.name, {})
+            if late and not sure:
+                raise _nobody(wish, now) if now.whole else _unsure(wish, now)
+        elif wish.found and (late or (now.others and _is_first(wish, now.others))):
             # Of those who all may found the run, one does: the others will find it there.
             return Place(new_swarm, wish.name, {})
         elif late:
-            raise _nobody(wish, others, trouble)
+            raise _nobody(wish, now)
         await asyncio.sleep(ASK_AGAIN_S)
 
 
+async def _ask_all(transport: Transport, wish: Wish, waits: dict[str, Deadline]) -> Round:
+    """Whom the peers stand for now; `waits` remembers how long each took."""
+    places = await addresses(wish.peers)
+    for place in places:
+        if place not in waits:
+            waits[place] = Deadline(first=ASK_TIMEOUT_S, pause=ASK_TIMEOUT_S, most=wish.timeout_s)
+    answers = await asyncio.gather(*(_ask(transport, place, waits[place]) for place in places))
+    others: list[Description] = []
+    trouble: list[TransportError] = []
+    myself = False
+    for where, answer in zip(places, answers, strict=True):
+        if isinstance(answer, TransportError):
+            trouble.append(answer)
+        elif answer.instance == wish.instance:
+            if len(wish.peers) == 1 and not wish.found and not wish.named:
+                raise ConfigError(f"peers: {where} is this node itself")
+            myself = True
+        else:
+            compare(wish, answer, where)
+            others.append(answer)
+    return Round(tuple(others), tuple(trouble), myself)
+
+
 async def _old_place(transport: Transport, wish: Wish, memory: Memory) -> Place | None:
-    """Where I was before, if it is still there; or there alone, if I may. None: neither."""
+    """Where I was before, if it is still there; or there alone, if I may. None: neither.
+
+    With peers by name anybody may: the name brings us together again. But not before those have
+    been asked whom it stands for, lest I train on old weights beside them.
+    """
     deadline = time.monotonic() + wish.timeout_s
+    waits: dict[str, Deadline] = {}
     while True:
-        asked = dict.fromkeys((*memory.peers, *wish.peers))
+        late = time.monotonic() >= deadline
+        now = await _ask_all(transport, wish, waits) if wish.named else None
+        asked = dict.fromkeys((*memory.peers, *(() if wish.named else wish.peers)))
         answers = await asyncio.gather(*(_look(transport, address) for address in asked))
         others = [other for other in answers if other is not None and other.synced]
+        if now is not None:
+            others += now.synced
         mine = [other for other in others if other.swarm == memory.swarm]
         if mine:
             try:
                 name = old_name(memory, mine[0])
             except PeerExists:
-                if time.monotonic() >= deadline:
+                if late:
                     raise
             else:
                 return Place(memory.swarm, name, _addresses(mine), back=True)
-        elif memory.weights and not others and (wish.found or not wish.peers):
-            return Place(memory.swarm, memory.name, {}, back=True)
-        else:
+        elif others or not memory.weights or not (wish.named or wish.found or not wish.peers):
             return None
+        elif now is None or now.whole or late:
+            return Place(memory.swarm, memory.name, {}, back=True)
         await asyncio.sleep(ASK_AGAIN_S)
 
 
@@ -197,6 +254,15 @@ async def _look(transport: Transport, address: str) -> Description | None:
 def _is_first(wish: Wish, others: Sequence[Description]) -> bool:
     """Whether of those who may found the run I am the one; nobody is who is back from earlier."""
     return all(wish.instance < other.instance and not other.swarm for other in others)
+
+
+def _is_first_by_name(wish: Wish, others: Sequence[Description], *, late: bool) -> bool:
+    """The same, where only they may whose names end in 0: one of each StatefulSet. Those who are
+    back from earlier are given time: they can go on, unless they have no checkpoint."""
+    if not late and any(other.swarm for other in others):
+        return False
+    rivals = [other for other in others if ordinal(other.name) == 0]
+    return all(wish.instance < other.instance for other in rivals)
 
 
 async def _ask(transport: Transport, address: str, wait: Deadline) -> Description | TransportError:
@@ -221,14 +287,28 @@ def _addresses(others: Sequence[Description]) -> dict[str, str]:
     return known
 
 
-def _nobody(
-    wish: Wish, others: Sequence[Description], trouble: Sequence[TransportError]
-) -> TransportError:
+def _nobody(wish: Wish, now: Round) -> TransportError:
     waited = f"in {wish.timeout_s:g} s"
-    if others:
-        names = ", ".join(other.name for other in others)
+    if now.others:
+        names = ", ".join(other.name for other in now.others)
+        how = "the one whose name ends in -0" if wish.named else "no peers, or found=True"
         return PeerUnavailable(
             f"peers: {names} answered, but nobody is in a swarm yet ({waited}): one node must found"
-            " the run (no peers, or found=True)"
+            f" the run ({how})"
         )
-    return PeerUnavailable(f"peers: nobody answered {waited}: {trouble[0]}")
+    why = now.trouble[0] if now.trouble else f"{', '.join(wish.peers)} stands for nobody else"
+    return PeerUnavailable(f"peers: nobody answered {waited}: {why}")
+
+
+def _unsure(wish: Wish, now: Round) -> TransportError:
+    """Why I did not found the run: there may be one."""
+    silent = [str(each) for each in now.trouble if isinstance(each, PeerTimeout)]
+    name = ", ".join(wish.peers)
+    if not now.myself:
+        return PeerUnavailable(
+            f"peers: {name} does not stand for this node in {wish.timeout_s:g} s: is the service"
+            " there, and does it publish addresses that are not ready?"
+        )
+    return PeerUnavailable(
+        f"peers: not founding a run that may exist: {silent[0]}, though {name} stands for it"
+    )

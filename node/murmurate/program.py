@@ -19,7 +19,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -51,9 +51,12 @@ EVALUATE_SHARE = 0.05
 GATE_S = 120.0
 MEET_S = 3.0
 FINISH_S = 10.0
-SETTLE_S = 3.0
+SETTLE_S = 1.0
+"""Told to stop, a node says so within 2 s: whoever has not all by then gets it while it leaves."""
 LEAVE_S = 1.0
 """When all have everything, leaving is only a word to the others."""
+DRAIN_S = 6.0
+"""Told to stop, a node stays so long for its last updates and for the vote that lets it go."""
 NAP_S = 0.1
 
 
@@ -81,11 +84,15 @@ class _Stop:
     def __init__(self) -> None:
         self.reason = ""
         self.training = False
+        self.told: Callable[[], None] | None = None
+        """Called at once, from the signal."""
 
     def heard(self, number: int, _frame: FrameType | None) -> None:
         if self.reason:
             raise KeyboardInterrupt
         self.reason = signal.Signals(number).name
+        if self.told is not None:
+            self.told()
         if not self.training:
             raise _Stopped
 
@@ -224,6 +231,7 @@ class _Node:
             metrics=self.config.metrics.listen,
         )
         with swarm:
+            self.stop.told = swarm.going
             self.stop.training = True
             swarm.log(flops_per_sample=flops)
             page = swarm.metrics_address
@@ -359,6 +367,7 @@ class _Node:
             settled = swarm.finish(FINISH_S)
         else:
             settled = swarm.settle(SETTLE_S)
+            swarm.leave(DRAIN_S)  # first of all: an evaluation may take longer than patience lasts
         evaluation = workload.evaluate(model)
         swarm.log(
             loss=evaluation.loss,

@@ -63,6 +63,7 @@ from murmurate.errors import (
     SchemaMismatch,
 )
 from murmurate.giving import Giving
+from murmurate.io.names import addresses, is_named
 from murmurate.io.progress import Board, Progress
 from murmurate.io.transport import Transport
 from murmurate.io.wire import (
@@ -114,6 +115,8 @@ SHARE_MAX = 0.25
 LOOK_S = 0.25
 IDLE = 0.25
 """A process that used less than this part of one core takes nothing from its training."""
+NAMES_S = 5.0
+"""Between two looks at what a name of peers stands for, at most."""
 SEEK_S, SEEK_S_MAX = 1.0, 60.0
 """Between two looks for seed peers that were not there when this node came back."""
 DECIDED_MAX = 64
@@ -131,6 +134,7 @@ class Settings:
     name: str
     peers: tuple[str, ...] = ()
     found: bool = True
+    careful: bool = False
     rule: str = "sum"
     topology: str = "full"
     timing: Timing = field(default_factory=Timing)
@@ -398,6 +402,7 @@ class Runtime:
             layout=self.layout,
             peers=settings.peers,
             found=settings.found,
+            careful=settings.careful and any(map(is_named, settings.peers)),
             timeout_s=settings.join_timeout_s,
             memory=self._memory(),
         )
@@ -418,7 +423,10 @@ class Runtime:
         self._do(self._tick_for_ever())
         if self.resumed is not None:
             known, before = place.members.values(), wish.memory.peers if wish.memory else ()
-            self._do(self._seek([at for at in (*wish.peers, *before) if at not in known]))
+            asked = [at for at in (*wish.peers, *before) if at not in known]
+            self._do(self._seek([at for at in asked if not is_named(at)]))
+        if wish.named:
+            self._do(self._follow_names())
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Beside everything else; if it fails, so does training."""
@@ -468,6 +476,45 @@ class Runtime:
                 elif other.synced and other.swarm == self.swarm:
                     del left[address]
                     self._introduced(other)
+
+    async def _follow_names(self) -> None:
+        """Whom the names of my peers stand for by now: we may have lost, or never met, each other.
+
+        Who joins tells everyone by itself; this is for two who each came back alone, or whose
+        addresses have all changed while a network was cut.
+        """
+        names = [peer for peer in self.settings.peers if is_named(peer)]
+        seen: dict[str, str] = {}
+        while True:
+            await asyncio.sleep(NAMES_S * self._rng.uniform(0.5, 1.0))
+            found = await addresses(names)
+            with self.lock:
+                membership = self.peer.membership
+                live = membership.live()
+                met = {membership.address(name) for name in live}
+            seen = {at: name for at, name in seen.items() if at in found and name in live}
+            for address in found:
+                if address in met or address in seen:
+                    continue
+                try:
+                    other = await self.transport.describe(address, ASK_TIMEOUT_S)
+                except MurmurateError:
+                    continue
+                if other.instance == self._instance or (
+                    other.swarm == self.swarm and other.name in live
+                ):
+                    seen[address] = other.name
+                elif other.synced and other.swarm == self.swarm:
+                    self._introduced(other)
+                elif other.synced and other.run == self.settings.run:
+                    self._found_twice(other, address)
+
+    def _found_twice(self, other: Description, address: str) -> None:
+        """Two swarms of one run cannot become one: they began with different weights."""
+        why = f"is in another swarm of run {other.run!r}; end one of the two and start it anew"
+        if self._refusals.get(address) != why:
+            self._refusals[address] = why
+            log.warning("%s at %s %s", other.name, address, why)
 
     def _introduced(self, other: Description) -> None:
         """Whom I found, as if it had said so itself."""

@@ -37,10 +37,12 @@ from murmurate.io.checkpoint import Checkpoint
 from murmurate.io.codec import Encoder
 from murmurate.io.codec_choice import Choice, parse_codec
 from murmurate.io.malloc import keep_memory
+from murmurate.io.names import is_named
 from murmurate.io.progress import Progress
 from murmurate.io.transport import Transport
 from murmurate.keeper import Keeper
 from murmurate.runtime import Runtime, Settings
+from murmurate.values import ordinal
 from murmurate.watch.pages import pages
 from murmurate.watch.reading import read
 
@@ -80,7 +82,8 @@ def join(
     """Train `model` together with the peers of this run; returns once it has their weights.
 
     run        peers of one run exchange weights; others are refused
-    peers      addresses of a few members; none: this node founds the run with its own weights
+    peers      addresses of a few members, or "dns:NAME:PORT": all that the name stands for, now
+               and later; none: this node founds the run with its own weights
     name       unique in the run (default: host and process)
     listen     where others reach this node; beyond loopback it takes `insecure=True`
     advertise  the address told to others, where it is not the one listened on
@@ -90,7 +93,8 @@ def join(
                one-peer-exponential, star or tree
     codec      how this node's updates are sent: "fp32" (as they are), "bf16", "int8", "topk" or
                "topk(0.02)"; every peer reads all of them
-    found      with `peers`: found the run if none of them is in a swarm yet
+    found      with `peers`: found the run if none of them is in a swarm yet (default: no; with
+               "dns:" the node whose name ends in -0 does, once it is sure that there is none)
     insecure   allow plaintext on a network: anybody there can read and change what is sent
     checkpoint a folder of this node's own: it goes on from what is there, under the same name, and
                writes a checkpoint every `checkpoint_s` seconds (docs/checkpoints.md)
@@ -140,7 +144,8 @@ def join(
             run=run,
             name=keeper.name or name if keeper is not None else name,
             peers=tuple(peers),
-            found=not peers if found is None else found,
+            found=_may_found(name, peers) if found is None else found,
+            careful=found is None,
             rule=rule,
             topology=topology,
             timing=timing or Timing(),
@@ -620,6 +625,10 @@ class Swarm:
         number, self._told_to_end = self._told_to_end, 0
         return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
+    def going(self) -> None:
+        """This node will leave soon: it is not ready any more (`/readyz`)."""
+        self._runtime.leaving = True
+
     def leave(self, timeout_s: float = 5.0) -> None:
         """Publish the rest, say that I leave, and stay until all have what is only here.
 
@@ -672,6 +681,10 @@ class Swarm:
 
     def __repr__(self) -> str:
         return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"
+
+
+def _may_found(name: str, peers: Sequence[str]) -> bool:
+    return not peers or (any(is_named(peer) for peer in peers) and ordinal(name) == 0)
 
 
 def _encoder(choice: Choice, layout: Layout) -> Encoder | None:

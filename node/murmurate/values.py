@@ -6,6 +6,7 @@ sentence on what is accepted. The caller knows the key and the place.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import ipaddress
 import math
@@ -22,6 +23,9 @@ from murmurate.io.codec_choice import CODECS, EXPECTED, parse_codec
 
 STDIN = "-"
 """In place of peers: one line with them comes on standard input (`murmurate up` does this)."""
+DNS = "dns:"
+"""Before a peer: the name stands for all addresses it has, now and later (`io.names`)."""
+ORDINAL = "ordinal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,15 @@ class Shard:
 
     index: int = 0
     count: int = 1
+    ordinal: bool = False
+    """The number at the end of the node's name is still to be added to the index (`of`)."""
+
+    def of(self, name: str) -> Shard | None:
+        """This node's; None: its name does not end in a number."""
+        if not self.ordinal:
+            return self
+        number = ordinal(name)
+        return None if number is None else Shard((self.index + number) % self.count, self.count)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -157,7 +170,7 @@ def is_peers(value: object) -> tuple[str, ...]:
         return (STDIN,)
     for item in value:
         try:
-            is_advertise(item, port_min=1)
+            _is_peer(item)
         except Wrong as wrong:
             raise Wrong(f"{item!r} is not a peer: {wrong}") from None
     places = [_place(item) for item in value]
@@ -167,16 +180,34 @@ def is_peers(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _is_peer(value: object) -> None:
+    if not isinstance(value, str) or not value.startswith(DNS):
+        is_advertise(value, port_min=1)
+        return
+    host, _ = split_address(is_address(value.removeprefix(DNS), port_min=1))
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        raise Wrong(f"{host} is an address, {DNS} wants a name")
+
+
 def is_generator(value: object) -> str:
     """Where one is; `-`: the launcher says it together with go."""
     return STDIN if value == STDIN else is_advertise(value, port_min=1)
 
 
 def is_shard(value: object) -> Shard:
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
-    if match is None or not int(match[1]) < int(match[2]):
-        raise Wrong('expected "i/n" with 0 <= i < n, such as "0/4"')
-    return Shard(int(match[1]), int(match[2]))
+    form = rf"(?:({ORDINAL})(?:\+(\d{{1,6}}))?|(\d{{1,6}}))/(\d{{1,6}})"
+    match = re.fullmatch(form, value) if isinstance(value, str) else None
+    index = int(match[2] or match[3] or 0) if match else 0
+    if match is None or not index < int(match[4]):
+        raise Wrong(f'expected "i/n" with 0 <= i < n, such as "0/4", or "{ORDINAL}/n"')
+    return Shard(index, int(match[4]), ordinal=match[1] is not None)
+
+
+def ordinal(name: str) -> int | None:
+    """The number at the end of a name, as a StatefulSet gives its pods: 3 of `murmurate-3`."""
+    match = re.search(r"-(\d{1,9})$", name)
+    return int(match[1]) if match else None
 
 
 def is_workload(value: object) -> str:
@@ -272,7 +303,7 @@ def wildcard(host: str) -> bool:
 
 
 def _place(address: str) -> tuple[str, int]:
-    host, port = split_address(address)
+    host, port = split_address(address.removeprefix(DNS))
     return ("127.0.0.1" if loopback(host) else host.lower(), port)
 
 

@@ -62,6 +62,28 @@ def test_option_beats_environment_beats_file_beats_default(tmp_path: Path) -> No
     assert (train.lr, train.every, train.slow_s, train.rule) == (0.3, 3, 3.0, "sum")
 
 
+@pytest.mark.parametrize(
+    ("name", "shard", "is_"),
+    [
+        ("murmurate-3", "ordinal/8", Shard(3, 8)),
+        ("murmurate-11", "ordinal/8", Shard(3, 8)),
+        ("small-1", "ordinal+4/8", Shard(5, 8)),
+        ("murmurate-3", "1/4", Shard(1, 4)),
+    ],
+)
+def test_a_part_of_the_data_by_the_number_in_the_name(name: str, shard: str, is_: Shard) -> None:
+    environment = {"MURMURATE_NODE_NAME": name, "MURMURATE_TRAIN_SHARD": shard}
+    assert load(None, environment).train.shard == is_
+
+
+def test_peers_by_a_name_that_stands_for_this_node_too() -> None:
+    environment = {
+        "MURMURATE_NODE_PEERS": "dns:localhost:7000",
+        "MURMURATE_NODE_LISTEN": "127.0.0.1:7000",
+    }
+    assert load(None, environment).node.peers == ("dns:localhost:7000",)
+
+
 def test_lists_and_flags_from_text() -> None:
     node = load(None, {"MURMURATE_NODE_INSECURE": "true", "MURMURATE_NODE_PEERS": "a:1, b:2"}).node
     assert node.insecure is True
@@ -97,6 +119,12 @@ def test_lists_and_flags_from_text() -> None:
         ('[train]\nmode = "hub"', "expected one of gossip"),
         ('[train]\nshard = "4/4"', 'expected "i/n"'),
         ("[train]\nshard = 1", 'expected "i/n"'),
+        ('[train]\nshard = "ordinal4/8"', 'or "ordinal/n"'),
+        ('[train]\nshard = "ordinal/8"', "only with a node.name that ends in a number"),
+        ('[node]\npeers = ["dns:peers"]', "'dns:peers' is not a peer: expected host:port"),
+        ('[node]\npeers = ["dns:peers:0"]', "is not a peer: expected host:port with a port from 1"),
+        ('[node]\npeers = ["dns:10.0.0.5:7000"]', "10.0.0.5 is an address, dns: wants a name"),
+        ('[node]\npeers = ["dns:p:1", "dns:P:1"]', "is there twice"),
         ('[train]\ndata = "/nowhere"', "expected a file or folder that exists"),
         ('[node]\nname = ""', "expected text in quotes"),
         ("[node]\nname = 3", "expected text in quotes"),
