@@ -1,7 +1,7 @@
-"""The PrometheusRule of overlays/operator, from monitoring/rules.yml: `python k8s/operator_rules.py`.
+"""Makes the PrometheusRule of overlays/operator from monitoring/rules.yml.
 
-An operator wants the rules inside an object of its own, and kustomize cannot put a file there. A test
-fails when the two differ.
+An operator wants the rules inside an object of its own, and kustomize cannot put a file there. A
+test fails when the two differ; then: `python k8s/operator_rules.py`.
 """
 
 from __future__ import annotations

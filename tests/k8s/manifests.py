@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
 CHART = K8S / "chart"
 KUSTOMIZATIONS = ("base", *sorted(f"overlays/{each.name}" for each in (K8S / "overlays").iterdir()))
-SWARMS = tuple(each for each in KUSTOMIZATIONS if each.split("/")[-1] not in ("monitoring", "operator"))
+SWARMS = tuple(
+    each for each in KUSTOMIZATIONS if each.split("/")[-1] not in ("monitoring", "operator")
+)
 """Those with peers in them; the other two are applied beside one."""
 
 Object = dict[str, Any]

@@ -1,7 +1,7 @@
 """A workload on a GPU: the digits that come along, with model, batches and test on the device.
 
-`murmurate node` leaves the device to the workload; the swarm copies what is exchanged to the CPU. Put
-your own model here in the same way (docs/workloads.md says what a workload is).
+`murmurate node` leaves the device to the workload; the swarm copies what is exchanged to the CPU.
+Put your own model here in the same way (docs/workloads.md says what a workload is).
 """
 
 import torch
@@ -18,6 +18,7 @@ class Workload:
         self.batch_size, self.lr = self.inner.batch_size, self.inner.lr
 
     def model(self):
+        self.tested = self.inner.model()  # the test set lies in main memory, and is small
         return self.inner.model().to(DEVICE)
 
     def optimizer(self, model):
@@ -32,6 +33,5 @@ class Workload:
         return self.inner.loss(model, batch)
 
     def evaluate(self, model):
-        cpu = self.inner.model()  # the test set lies in main memory, and is small
-        cpu.load_state_dict({name: part.cpu() for name, part in model.state_dict().items()})
-        return self.inner.evaluate(cpu)
+        self.tested.load_state_dict({name: part.cpu() for name, part in model.state_dict().items()})
+        return self.inner.evaluate(self.tested)
