@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from murmurate.core.timing import Timing
+    from murmurate.member import Member
     from murmurate.session import Swarm, join
 
 __version__ = "0.1.0"
-__all__ = ["Swarm", "Timing", "__version__", "join"]
+__all__ = ["Member", "Swarm", "Timing", "__version__", "join"]
 
 _HOMES = {
     "join": "murmurate.session",
     "Swarm": "murmurate.session",
+    "Member": "murmurate.member",
     "Timing": "murmurate.core.timing",
 }
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import torch
 
@@ -41,6 +41,7 @@ from murmurate.io.names import is_named
 from murmurate.io.progress import Progress
 from murmurate.io.transport import Transport
 from murmurate.keeper import Keeper
+from murmurate.member import Member
 from murmurate.runtime import Runtime, Settings
 from murmurate.values import ordinal
 from murmurate.watch.pages import pages
@@ -55,6 +56,22 @@ LEVEL_S, LEVEL_UPDATES = 10.0, 64
 """Who comes back trains once it lacks no more than so many updates of another, or after so long."""
 
 
+@overload
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    mode: Literal["ist"],
+    coordinator: str,
+    name: str | None = None,
+    width: float = 0.0,
+    memory: int = 0,
+    example: Any = None,
+    join_timeout_s: float = 30.0,
+    metrics: str | None = None,
+) -> Member: ...
+@overload
 def join(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -78,7 +95,35 @@ def join(
     seed: int | None = None,
     metrics: str | None = None,
     _transport: Transport | None = None,
-) -> Swarm:
+) -> Swarm: ...
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    mode: str = "gossip",
+    rule: str = "sum",
+    every: int = 1,
+    topology: str = "full",
+    codec: str = "fp32",
+    found: bool | None = None,
+    insecure: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 30.0,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    coordinator: str | None = None,
+    width: float = 0.0,
+    memory: int = 0,
+    example: Any = None,
+    _transport: Transport | None = None,
+) -> Swarm | Member:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
     run        peers of one run exchange weights; others are refused
@@ -101,9 +146,37 @@ def join(
     timing     `Timing.lan()` (default) or `Timing.wan()`
     metrics    where to serve /metrics, /livez, /readyz and a page for people, such as
                "127.0.0.1:9100" (docs/metrics.md); port 0 takes a free one, None serves nothing
+
+    mode="ist" trains a subnet of the model for a coordinator, which decides by which rule
+    (docs/ist.md). Returns a `Member`: call its `model` in the loop. Besides run, name and metrics:
+
+    coordinator  its address
+    width        how large a subnet, relative to the others'; 0: as this process is fast
+    memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
+    example      what the model is called with, a small batch will do; None: its first call
     """
+    if mode == "ist":
+        others = {"peers": (peers, ()), "rule": (rule, "sum"), "checkpoint": (checkpoint, None)}
+        for key, (value, default) in others.items():
+            if value != default:
+                raise ConfigError(f"{key} {value!r}: mode 'ist' has none, the coordinator does")
+        if coordinator is None:
+            raise ConfigError("coordinator: mode 'ist' needs its address")
+        return Member(
+            model,
+            optimizer,
+            run=run,
+            coordinator=coordinator,
+            name=name,
+            width=width,
+            memory_bytes=memory,
+            example=example,
+            join_timeout_s=join_timeout_s,
+            metrics=metrics,
+        )
     problems = [
-        (mode == "gossip", f"mode {mode!r}: expected 'gossip'"),
+        (mode == "gossip", f"mode {mode!r}: expected 'gossip' or 'ist'"),
+        (coordinator is None, f"coordinator {coordinator!r}: only with mode 'ist'"),
         (rule in ("sum", "average"), f"rule {rule!r}: expected 'sum' or 'average'"),
         (topology in TOPOLOGIES, f"topology {topology!r}: expected one of {', '.join(TOPOLOGIES)}"),
         (every >= 1, f"every {every}: expected 1 or more local steps"),

@@ -169,4 +169,4 @@ def test_what_cannot_be_is_said_before_anything_starts(
     wrong: dict[str, str], model: nn.Module
 ) -> None:
     with pytest.raises(ConfigError, match="codec"):
-        join(model, sgd(model), run="test", name="a", **wrong)  # type: ignore[arg-type]
+        join(model, sgd(model), run="test", name="a", **wrong)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""A member's side of its stream to the coordinator: opened, kept, and opened again when it broke."""
+"""A member's side of its stream to the coordinator: kept, and opened again when it broke."""
 
 from __future__ import annotations
 
@@ -134,9 +134,7 @@ class CoordinatorLink:
                 self._trainee.welcomed(welcome)
                 self._welcomed = True
                 self._wake.set()
-                await first_of(
-                    self._speak(call), self._listen(call), self._keep(), self._renewed()
-                )
+                await first_of(self._speak(call), self._listen(call), self._keep(), self._renewed())
                 return None
             except (RemoteProtocolError, SchemaMismatch) as error:
                 return error

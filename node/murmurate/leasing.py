@@ -1,0 +1,393 @@
+"""What a member's training thread and its link to the coordinator share: lease, gift, push.
+
+The training thread trains a lease, puts a push here at the end of a step, and takes what was given
+at the end of a step. The link's thread sends and receives. Neither waits for the other, except
+where a rule says so: with J steps to a push the training thread waits for what comes after it, as
+long as the coordinator is there. When it is gone, training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from murmurate.core.partition.structure import Held, Structure
+from murmurate.errors import (
+    LocalProtocolError,
+    MurmurateError,
+    PeerExists,
+    RemoteProtocolError,
+    SchemaMismatch,
+)
+from murmurate.io import coordinator_wire as wire
+from murmurate.io.coordinator_link import lasting
+from murmurate.io.coordinator_values import Incoming, Outgoing, Values, decode_held
+from murmurate.tally import Tally
+
+log = logging.getLogger("murmurate")
+
+SHARE = 0.02
+"""Of the time, at most, goes into pushes nobody asked for: a rule without a number of steps."""
+PACE_MAX_S = 5.0
+"""… but so often they come: who is silent for longer is taken to be gone."""
+BAD_PUSHES_MAX = 10
+"""Pushes in a row whose values cannot be used, before it is an error."""
+RENEW_S = 2.0
+"""Without a lease for so long, while the coordinator is there: ask again."""
+SAY_S = 5.0
+"""Between two lines about a coordinator that is not there."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What this member trains, and all it did under it."""
+
+    plan: int
+    number: int
+    version: int
+    """Of its pushes that are in."""
+    held: Held
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    pushed: int = 0
+    """Steps that were in the last push."""
+    taken: int = 0
+    """… and in the last one that is in the model."""
+    valid: bool = True
+    done: bool = False
+    """Its J steps are pushed: something else comes."""
+
+
+class Gift(NamedTuple):
+    """A subnet that has arrived whole."""
+
+    lease: Lease
+    values: Values
+
+
+class Leasing:
+    """One member's dealings with the coordinator. Everything is guarded by `news`, which is told
+    of whatever changes."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        name: str,
+        instance: str,
+        structure: Structure,
+        digest: bytes,
+        width: float,
+        memory_bytes: int,
+        tally: Tally,
+    ) -> None:
+        self.news = threading.Condition()
+        self.structure = structure
+        self.tally = tally
+        self.connected = False
+        self.ever = False
+        """Whether the coordinator has ever welcomed this member."""
+        self.rule = ""
+        self.steps = 0
+        """Until a push; 0: as it comes."""
+        self.lease: Lease | None = None
+        self.gift: Gift | None = None
+        self.sentence = ""
+        """Why there is nothing to train, as the coordinator put it."""
+        self.stopped = ""
+        """Why the run ends."""
+        self.error: BaseException | None = None
+        self.trouble: MurmurateError | None = None
+        """Why the stream ended the last time."""
+        self.wake: Callable[[], None] = lambda: None
+        self.renew: Callable[[], None] = lambda: None
+        self.steps_lost = 0
+        """Made after a push, and gone with the lease."""
+        self.sent_bytes = self.received_bytes = 0
+        self._hello = wire.WorkHello(
+            run=run,
+            name=name,
+            instance=instance,
+            structure=digest,
+            width=width,
+            memory_bytes=memory_bytes,
+        )
+        self._structure = structure
+        self._queued: tuple[wire.Return, Outgoing] | None = None
+        self._on_its_way: wire.Return | None = None
+        """The push that has no answer yet."""
+        self._copied_s = self._began_s = 0.0
+        self._put_at = self._next_at = 0.0
+        self._bad = 0
+        self._without_since: float | None = None
+        self._said_at = -SAY_S
+
+    # -- the training thread ---------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """For something new, at most so long."""
+        with self.news:
+            if self.gift is None and not self.stopped and self.error is None:
+                self.news.wait(seconds)
+
+    def check(self) -> None:
+        """What went wrong in the background is raised here."""
+        if self.error is not None:
+            raise self.error
+
+    def stepped(self, samples: int, seconds: float) -> None:
+        with self.news:
+            if self.lease is not None:
+                self.lease.steps += 1
+                self.lease.samples += samples
+                self.lease.seconds += seconds
+
+    def wants_push(self, *, all_of_it: bool = False) -> bool:
+        """Whether a push is due; `all_of_it`: there will be no later one."""
+        with self.news:
+            lease = self.lease
+            if lease is None or not lease.valid or lease.done or lease.steps == lease.pushed:
+                return False
+            if not self.connected or self._queued is not None or self._on_its_way is not None:
+                return False
+            if all_of_it:
+                return True
+            if self.steps:
+                return lease.steps >= self.steps
+            return time.monotonic() >= self._next_at
+
+    def put(self, values: Outgoing, copied_s: float) -> None:
+        """A push of the lease as it is now. `copied_s`: what taking the values cost."""
+        with self.news:
+            lease = self.lease
+            if lease is None or not lease.valid:
+                return
+            push = wire.Return(
+                plan=lease.plan,
+                lease=lease.number,
+                version=lease.version + 1,
+                steps=lease.steps,
+                samples=lease.samples,
+                loss=self.tally.loss,
+                seconds=lease.seconds,
+                value_bytes=values.value_bytes,
+                checksum=values.checksum,
+            )
+            self._queued = push, values
+            self._copied_s, self._put_at = copied_s, time.monotonic()
+            lease.pushed = lease.steps
+            lease.done = bool(self.steps)
+            self.tally.published += 1
+        self.wake()
+
+    def next_gift(self) -> Gift | None:
+        with self.news:
+            gift, self.gift = self.gift, None
+            if gift is None:
+                return None
+            old = self.lease
+            if old is not None:
+                self.steps_lost += old.steps - old.taken
+            self.lease = gift.lease
+            return gift
+
+    def nothing_to_train(self) -> bool:
+        """Whether what is trained now could not be used: the coordinator is there, and has or will
+        have something else."""
+        with self.news:
+            lease = self.lease
+            if lease is None:
+                return True
+            idle = self.connected and (not lease.valid or lease.done)
+            self._mind(idle and not lease.valid)
+            return idle
+
+    def _mind(self, without: bool) -> None:
+        """Who has no lease for a while asks for one with a new hello."""
+        now = time.monotonic()
+        if not without or self.gift is not None:
+            self._without_since = None
+        elif self._without_since is None:
+            self._without_since = now
+        elif now - self._without_since > RENEW_S and not self.sentence:
+            self._without_since = None
+            self.renew()
+
+    def settled(self) -> bool:
+        """Whether everything that can be is in the model."""
+        with self.news:
+            lease = self.lease
+            if self._queued is not None or self._on_its_way is not None:
+                return False
+            return lease is None or not lease.valid or lease.done or lease.steps == lease.pushed
+
+    # -- the link's thread -----------------------------------------------------------------------
+
+    def hello(self) -> wire.WorkHello:
+        with self.news:
+            lease = self.gift.lease if self.gift is not None else self.lease
+            if lease is None or not lease.valid:
+                return self._hello
+            return replace(self._hello, lease=lease.number, lease_version=lease.version)
+
+    def welcomed(self, welcome: wire.WorkWelcome) -> None:
+        if welcome.run != self._hello.run:
+            raise SchemaMismatch(
+                f"the coordinator assembles run {welcome.run!r}, this is {self._hello.run!r}"
+            )
+        with self.news:
+            self.connected = self.ever = True
+            self.rule, self.steps = welcome.rule, welcome.steps
+            self._drop()
+            sent, self._on_its_way = self._on_its_way, None
+            lease = self.gift.lease if self.gift is not None else self.lease
+            if lease is not None and welcome.lease_holds and lease.valid:
+                if welcome.lease_version < (lease.version if sent is None else sent.version):
+                    lease.pushed, lease.done = 0, False  # the next push has everything in it
+                elif sent is not None:
+                    lease.taken = sent.steps
+                    self.tally.applied += 1
+                lease.version = welcome.lease_version
+            elif lease is not None:
+                lease.valid = False
+                self.gift = None
+            self.news.notify_all()
+
+    def push(self) -> tuple[wire.Return, Outgoing] | None:
+        with self.news:
+            queued, self._queued = self._queued, None
+            if queued is not None:
+                self._on_its_way = queued[0]
+                self._began_s = time.thread_time()
+                self.sent_bytes += queued[0].value_bytes
+            return queued
+
+    def sent(self) -> None:
+        """Nothing to do: what counts is the answer."""
+
+    def doing(self) -> wire.Doing:
+        with self.news:
+            tally = self.tally
+            training_s = tally.training_s(time.monotonic())
+            return wire.Doing(
+                samples=tally.samples,
+                steps=sum(tally.steps),
+                samples_per_s=tally.samples / training_s if training_s > 0 else 0.0,
+                loss=tally.loss,
+                wait_s=tally.wait_s,
+            )
+
+    def incoming(self, give: wire.Give) -> Incoming:
+        held = decode_held(self._structure, give.held)
+        return Incoming("give", self._structure, held, give.value_bytes, give.checksum)
+
+    def given(self, give: wire.Give, values: Values) -> None:
+        held = decode_held(self._structure, give.held)
+        with self.news:
+            self.gift = Gift(Lease(give.plan, give.lease, give.version, held), values)
+            self._drop()
+            self._on_its_way = None
+            self.sentence = ""
+            self.received_bytes += give.value_bytes
+            self.news.notify_all()
+
+    def taken(self, taken: wire.Taken) -> None:
+        with self.news:
+            sent = self._on_its_way
+            self._answered()
+            self._bad = 0
+            self.tally.applied += 1
+            self.tally.staleness.add(taken.staleness)
+            if self.lease is not None and self.lease.number == taken.lease:
+                self.lease.version = taken.version
+                self.lease.taken = self.lease.taken if sent is None else sent.steps
+            self.news.notify_all()
+
+    def not_taken(self, answer: wire.NotTaken) -> None:
+        with self.news:
+            self._answered()
+            self.tally.rejected[answer.reason] += 1
+            lease = self.lease
+            if lease is None or lease.number != answer.lease:
+                return
+            log.warning("a push was not taken (%s): %s", answer.reason, answer.sentence)
+            match answer.reason:
+                case "duplicate":  # its answer was lost
+                    lease.version = max(lease.version, answer.version)
+                case "not_finite":
+                    self._bad += 1
+                    lease.valid = False
+                    if self._bad >= BAD_PUSHES_MAX:
+                        self._fail(
+                            LocalProtocolError(
+                                f"{self._bad} pushes in a row could not be used: {answer.sentence}"
+                            )
+                        )
+                case "shapes":
+                    self._fail(LocalProtocolError(f"a push was refused: {answer.sentence}"))
+                case "future":
+                    self.renew()
+                case _:
+                    lease.valid = False
+            self.news.notify_all()
+
+    def _answered(self) -> None:
+        """The next push nobody asked for comes so late that they cost a small part of the time."""
+        if self._on_its_way is not None:
+            cost_s = self._copied_s + time.thread_time() - self._began_s
+            self._next_at = self._put_at + min(cost_s / SHARE, PACE_MAX_S)
+        self._on_its_way = None
+
+    def waits(self, sentence: str) -> None:
+        with self.news:
+            self.sentence = sentence
+            self.news.notify_all()
+
+    def stop(self, reason: str) -> None:
+        with self.news:
+            self.stopped = reason
+            self.news.notify_all()
+
+    def broke(self, error: MurmurateError | None) -> bool:
+        with self.news:
+            was, self.connected = self.connected, False
+            self._drop()
+            self.news.notify_all()
+            if error is None:
+                return True
+            self.trouble = error
+            patient = isinstance(error, PeerExists) and not self.ever
+            if lasting(error) and not patient:
+                if isinstance(error, RemoteProtocolError):
+                    error = SchemaMismatch(f"the coordinator: {error}")
+                self._fail(error)
+                return False
+            now = time.monotonic()
+            if was or now - self._said_at > SAY_S:
+                self._said_at = now
+                more = "; training goes on" if self.lease is not None else ""
+                log.warning("%s%s", error, more)
+            return True
+
+    def _drop(self) -> None:
+        """What was put and not sent will not be: it is as if it had not been put."""
+        if self._queued is not None:
+            self._queued = None
+            self.tally.published -= 1
+            if self.lease is not None:
+                self.lease.pushed, self.lease.done = self.lease.taken, False
+
+    def fail(self, error: BaseException) -> None:
+        """The link's thread died."""
+        with self.news:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.connected = False
+        self.news.notify_all()
