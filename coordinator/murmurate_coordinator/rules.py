@@ -29,18 +29,13 @@ import numpy as np
 import torch
 
 from murmurate.core.partition.cover import Cover, check_identity, write
-from murmurate.core.partition.structure import Held, Indices, Structure
+from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.partition.subnet import part_of
 from murmurate.errors import ConfigError, PromiseBroken
-from murmurate_coordinator import homes
 from murmurate_coordinator.assemble import covers, fold
-from murmurate_coordinator.homes import NOWHERE
+from murmurate_coordinator.names import BARRIER, RULES
 from murmurate_coordinator.plan import FREE, Capacity, make_plan, targets
 
-RULES = ("sync", "once", "async", "lease", "fedavg")
-BARRIER = ("sync", "once", "fedavg")
-KEPT = ("once", "async")
-"""One partition: when members come and go, as few units move as can be."""
 NORM_MAX = 1e15
 
 # Why a push is refused; the names are labels of a metric.
@@ -170,23 +165,23 @@ class Partitioner:
         self._dealt: tuple[int, ...] = ()
         self._covers: dict[str, Cover] = {}
         self._order: list[int] = []
+        self._parts: list[Held] = []
+        """The leases that E_k counts, and their units; under a barrier also those that ended."""
         self._shared: frozenset[str] = frozenset()
-        self._home: Indices | None = None
-        """Of each unit, where there is one partition (homes.py)."""
 
     # -- what comes in -----------------------------------------------------------------------------
 
     def join(self, peer: str, capacity: Capacity | None = None) -> list[Effect]:
         if not peer:
-            return [self._refuse(peer, EXISTS, "a member needs a name")]
+            return [self.refuse(peer, EXISTS, "a member needs a name")]
         if peer in self.members:
-            return [self._refuse(peer, EXISTS, f"{peer} is a member already")]
+            return [self.refuse(peer, EXISTS, f"{peer} is a member already")]
         capacity = capacity or Capacity()
         trial = {**self.members, peer: capacity}
         try:
             self._room(trial)
         except ConfigError as error:
-            return [self._refuse(peer, FULL, str(error))]
+            return [self.refuse(peer, FULL, str(error))]
         self.members[peer] = capacity
         self._waiting.append(peer)
         self._changed = True
@@ -330,38 +325,15 @@ class Partitioner:
             or len(drawn.shares) == 1
         )
         self._shared = self._shared_names()
-        shares = self._kept(drawn.shares)
         self.leases.clear()
         self._waiting.clear()
         self._changed = False
-        for owner, held in shares.items():
+        for owner, held in drawn.shares.items():
             if owner != FREE:
                 self._grant(owner, held)
         self._renumber()
         for lease in self.leases.values():
             yield self._give(lease)
-
-    def _kept(self, drawn: Mapping[str, Held]) -> Mapping[str, Held]:
-        """With one partition: not what was drawn, but as much as possible of what was."""
-        if self.rule not in KEPT:
-            return drawn
-        if self._home is None or not np.array_equal(self._home >= 0, self._in_dealt()):
-            shares = [held for owner, held in drawn.items() if owner != FREE]
-            self._home = homes.settle(self.structure, self._dealt, shares)
-            return drawn
-        before = {lease.owner: lease.held for lease in self.leases.values()}
-        wanted = self._wanted()
-        now = homes.rearrange(self.structure, self._dealt, before, wanted, self._home, self._rng)
-        for name in now.keys() - before.keys() - {FREE}:
-            homes.move_in(self._home, now[name], [h for n, h in now.items() if n != name])
-        check_identity(self.structure, list(now.values()))
-        return now
-
-    def _in_dealt(self) -> Held:
-        dealt = self.structure.nothing()
-        for g in self._dealt:
-            dealt[list(self.structure.groups[g].units)] = True
-        return dealt
 
     def _next_if_all(self) -> Iterator[Effect]:
         """Under a barrier: when the last one has pushed, the next plan, or the same again."""
@@ -387,8 +359,6 @@ class Partitioner:
     def _give(self, lease: Lease) -> Give:
         lease.plan = self.plan
         values = part_of(self.weights, self.structure, lease.held)
-        if self._home is not None:
-            homes.begin_at_zero(self.structure, lease.held, self._home, self.trained, values)
         lease.last = self._common(values, copy=True)
         steps = None if self.rule == "async" else self.steps
         return Give(lease.owner, self.plan, lease.number, lease.version, lease.held, values, steps)
@@ -398,8 +368,9 @@ class Partitioner:
         self.plan += 1
         self.totals.plans += 1
         self._order = list(self.leases)
+        self._parts = [self.leases[number].held for number in self._order]
         if not same:
-            self._covers = covers(self.structure, [self.leases[n].held for n in self._order])
+            self._covers = covers(self.structure, self._parts)
 
     def _common(
         self, values: Mapping[str, torch.Tensor], *, copy: bool = False
@@ -410,7 +381,9 @@ class Partitioner:
 
     def _shared_names(self) -> frozenset[str]:
         """Tensors with no axis that is dealt from end to end: several members hold parts."""
-        dealt = self.structure.nothing() if self.rule == "fedavg" else self._in_dealt()
+        dealt = self.structure.nothing()
+        for g in self._dealt if self.rule != "fedavg" else ():
+            dealt[list(self.structure.groups[g].units)] = True
         return frozenset(
             name
             for name, tensor in self.structure.tensors.items()
@@ -437,7 +410,6 @@ class Partitioner:
         wanted = self._wanted()[lease.owner]
         free = self._free()
         held = lease.held.copy()
-        favourite = NOWHERE if self._home is None else homes.home_of(self._home, held)
         for size, g in zip(wanted, self._dealt, strict=True):
             units = np.arange(*_span(self.structure.groups[g].units))
             mine, pool = units[held[units]], units[free[units]]
@@ -446,10 +418,9 @@ class Partitioner:
                 held[mine] = False
                 held[self._rng.permutation(pool)[:size]] = True
             elif len(mine) > size and self._somebody_lacks(g):
-                held[mine] = False
-                held[self._some(mine, size, favourite)] = True
+                held[self._rng.permutation(mine)[size:]] = False
             elif len(mine) < size and len(pool):
-                held[self._some(pool, size - len(mine), favourite)] = True
+                held[self._rng.permutation(pool)[: size - len(mine)]] = True
         if np.array_equal(held, lease.held) and self.rule != "lease":
             return
         del self.leases[lease.number]
@@ -457,12 +428,6 @@ class Partitioner:
         self._renumber()
         yield self._give(new)
         yield from self._serve()
-
-    def _some(self, units: Indices, size: int, favourite: int) -> Indices:
-        """So many of these: at random, or those that belong together."""
-        if self._home is None:
-            return self._rng.permutation(units)[:size]
-        return homes.to_keep(units, size, self._home, favourite, self._rng)
 
     def _somebody_lacks(self, g: int) -> bool:
         """Whether a member, waiting or not, has less of this group than it should."""
@@ -475,7 +440,6 @@ class Partitioner:
         """Free units to those who wait, while there is one of every axis."""
         for peer in list(self._waiting):
             free, held = self._free(), self.structure.everything()
-            favourite = NOWHERE if self._home is None else homes.home_of(self._home, free)
             wanted = self._wanted()[peer]
             for size, g in zip(wanted, self._dealt, strict=True):
                 units = np.arange(*_span(self.structure.groups[g].units))
@@ -483,9 +447,7 @@ class Partitioner:
                 if not len(pool):
                     return
                 held[units] = False
-                held[self._some(pool, size, favourite)] = True
-            if self._home is not None:
-                homes.move_in(self._home, held, [one.held for one in self.leases.values()])
+                held[self._rng.permutation(pool)[:size]] = True
             self._waiting.remove(peer)
             lease = self._grant(peer, held)
             self._renumber()
@@ -496,18 +458,18 @@ class Partitioner:
     def _wrong_lease(self, peer: str, plan: int, number: int, version: int) -> Refused | None:
         lease = self.leases.get(number)
         if number >= self._next:
-            return self._refuse(peer, FUTURE, f"lease {number}: the next one is {self._next}")
+            return self.refuse(peer, FUTURE, f"lease {number}: the next one is {self._next}")
         if plan > self.plan:
-            return self._refuse(peer, FUTURE, f"plan {plan}: this is plan {self.plan}")
+            return self.refuse(peer, FUTURE, f"plan {plan}: this is plan {self.plan}")
         if lease is None:
-            return self._refuse(peer, OVER, f"lease {number} is over, it changes nothing")
+            return self.refuse(peer, OVER, f"lease {number} is over, it changes nothing")
         if lease.owner != peer:
-            return self._refuse(peer, NOT_LEASED, f"lease {number} is {lease.owner}'s")
+            return self.refuse(peer, NOT_LEASED, f"lease {number} is {lease.owner}'s")
         if version > lease.version + 1:
             expected = f"version {version}: the next one is {lease.version + 1}"
-            return self._refuse(peer, FUTURE, expected)
+            return self.refuse(peer, FUTURE, expected)
         if version <= lease.version or lease.done:
-            return self._refuse(peer, DUPLICATE, f"version {version} is in already")
+            return self.refuse(peer, DUPLICATE, f"version {version} is in already")
         return None
 
     def _problem(self, push: Push) -> Refused | None:
@@ -516,15 +478,15 @@ class Partitioner:
             return refusal
         lease = self.leases[push.lease]
         if push.steps < 0 or push.samples < 0:
-            return self._refuse(push.peer, SHAPES, "a negative number of steps or samples")
+            return self.refuse(push.peer, SHAPES, "a negative number of steps or samples")
         if push.values.keys() != self.structure.tensors.keys():
             odd = sorted(push.values.keys() ^ self.structure.tensors.keys())
-            return self._refuse(push.peer, SHAPES, f"missing or unknown tensors: {odd[:3]}")
+            return self.refuse(push.peer, SHAPES, f"missing or unknown tensors: {odd[:3]}")
         for name, value in push.values.items():
             shape = self.structure.tensors[name].part(lease.held)
             if tuple(value.shape) != shape or value.dtype != self.weights[name].dtype:
                 said = f"{name}: {value.dtype}{list(value.shape)}, expected {list(shape)}"
-                return self._refuse(push.peer, SHAPES, said)
+                return self.refuse(push.peer, SHAPES, said)
         for name, value in push.values.items():
             if value.is_floating_point():
                 norm = float(torch.linalg.vector_norm(value))
@@ -532,10 +494,11 @@ class Partitioner:
                 if still and torch.equal(value, lease.last[name]):
                     continue  # a mask may hold infinities
                 if not norm <= NORM_MAX:
-                    return self._refuse(push.peer, NOT_FINITE, f"{name}: its norm is {norm}")
+                    return self.refuse(push.peer, NOT_FINITE, f"{name}: its norm is {norm}")
         return None
 
-    def _refuse(self, peer: str, reason: str, sentence: str) -> Refused:
+    def refuse(self, peer: str, reason: str, sentence: str) -> Refused:
+        """Nothing is changed, and it is counted."""
         self.totals.refused[reason] += 1
         return Refused(peer, reason, sentence)
 

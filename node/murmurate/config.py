@@ -427,29 +427,39 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         )
     if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
         wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
+    if listen and wildcard(split_address(listen)[0]) and "node.advertise" not in given:
+        wrong("node.listen", "all interfaces; say with advertise where others reach this node")
+    return problems + listening("node", listen, values, given)
+
+
+def listening(
+    section: str, listen: str, values: Mapping[str, Any], given: Mapping[str, Given]
+) -> list[str]:
+    """What is wrong with where a program listens; empty `listen`: that was said already."""
+    problems: list[str] = []
+
+    def wrong(path: str, accepted: str) -> None:
+        place, value = given.get(path, Given("default", values.get(path, listen)))
+        problems.append(problem(place, path, value, accepted))
+
     if metrics := values.get("metrics.listen"):
         at, metrics_port = split_address(metrics)
         if listen and same_place(metrics, listen):
-            wrong("metrics.listen", "another port than node.listen")
+            wrong("metrics.listen", f"another port than {section}.listen")
         elif metrics_port and (why := cannot_listen(at, metrics_port)):
             wrong("metrics.listen", f"{why}; another port, or 0 for a free one")
     if not listen:
         return problems
     host, port = split_address(listen)
-    if wildcard(host) and "node.advertise" not in given:
-        wrong("node.listen", "all interfaces; say with advertise where others reach this node")
-    if (
-        not loopback(host)
-        and not values.get("node.insecure")
-        and not _failed("node.insecure", values, given)
-    ):
+    insecure = f"{section}.insecure"
+    if not loopback(host) and not values.get(insecure) and not _failed(insecure, values, given):
         wrong(
-            "node.listen",
+            f"{section}.listen",
             "reachable from other machines, and nothing is encrypted yet: say insecure = true in"
-            " [node] (or --insecure) to accept that, or listen on 127.0.0.1",
+            f" [{section}] (or --insecure) to accept that, or listen on 127.0.0.1",
         )
     elif port and (why := cannot_listen(host, port)):
-        wrong("node.listen", f"{why}; another port, or 0 for a free one")
+        wrong(f"{section}.listen", f"{why}; another port, or 0 for a free one")
     return problems
 
 

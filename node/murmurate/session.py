@@ -324,9 +324,9 @@ class Swarm:
 
     def export(self, registry: Any) -> None:
         """Register this node's figures with a registry of prometheus_client of your own."""
-        from murmurate.io.metrics import Collector
+        from murmurate.io.metrics import FAMILIES, Collector
 
-        registry.register(Collector(lambda: read(self._runtime)))
+        registry.register(Collector(lambda: read(self._runtime), FAMILIES))
 
     @property
     def clock(self) -> Clock:

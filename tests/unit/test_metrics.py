@@ -16,7 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from murmurate.core.clock import Dot
 from murmurate.core.effect import Applied
 from murmurate.core.staleness import Summary
-from murmurate.io.metrics import STALENESS_BOUNDS, Collector, Histogram, Reading, exposition
+from murmurate.io.metrics import (
+    FAMILIES,
+    STALENESS_BOUNDS,
+    Collector,
+    Histogram,
+    Reading,
+    exposition,
+)
 from murmurate.report import counts
 from murmurate.tally import NAMES_MAX, OTHER, STEP_BOUNDS_S, Tally
 from murmurate.watch.reading import few_longest
@@ -74,7 +81,7 @@ def full(peers: int) -> Reading:
 def shown(given: Reading) -> dict[str, float]:
     """Samples by name and labels, the prefix taken off."""
     registry = CollectorRegistry()
-    registry.register(Collector(lambda: given))
+    registry.register(Collector(lambda: given, FAMILIES))
     text = generate_latest(registry).decode()
     return {
         sample.name.removeprefix("murmurate_")
@@ -157,7 +164,7 @@ def test_who_has_a_name_keeps_it() -> None:
 
 
 def test_a_scrape_speaks_the_reader_s_language() -> None:
-    expose = exposition(lambda: full(3))
+    expose = exposition(lambda: full(3), FAMILIES)
     body, kind = expose("")
     assert kind.startswith("text/plain")
     assert b"murmurate_updates_applied_total 3.0" in body
@@ -168,7 +175,7 @@ def test_a_scrape_speaks_the_reader_s_language() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_has_nothing_to_say() -> None:
-    body, _ = exposition(lambda: full(64))("")
+    body, _ = exposition(lambda: full(64), FAMILIES)("")
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=body, capture_output=True, check=False
     )

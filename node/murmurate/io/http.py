@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from murmurate.errors import ConfigError
@@ -19,6 +19,7 @@ HEAD_BYTES_MAX = 8 << 10
 CONNECTIONS_MAX = 32
 READ_S = 5.0
 WRITE_S = 10.0
+PIECE_BYTES = 1 << 20
 TEXT = "text/plain; charset=utf-8"
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:;"
@@ -44,8 +45,8 @@ class Page:
     status: int = 200
 
 
-Make = Callable[[Mapping[str, str]], Page]
-"""A page from the request's headers, their names in small letters."""
+Make = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
+"""A page from the request's headers, their names in small letters; later, if it takes time."""
 
 
 class Pages:
@@ -106,7 +107,8 @@ class Pages:
         try:
             async with asyncio.timeout(READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            method, page = self._page(head)
+            method, made = self._page(head)
+            page = made if isinstance(made, Page) else await made
         except asyncio.LimitOverrunError:
             page = Page(b"too long\n", status=431)
         except asyncio.IncompleteReadError:
@@ -120,12 +122,13 @@ class Pages:
             f"Content-Security-Policy: {POLICY}\r\n"
             "Connection: close\r\n\r\n".encode()
         )
-        if method != "HEAD":
-            writer.write(page.body)
-        async with asyncio.timeout(WRITE_S):
-            await writer.drain()
+        body = memoryview(page.body if method != "HEAD" else b"")
+        for at in range(0, max(1, len(body)), PIECE_BYTES):  # a large one may take its time
+            writer.write(body[at : at + PIECE_BYTES])
+            async with asyncio.timeout(WRITE_S):
+                await writer.drain()
 
-    def _page(self, head: bytes) -> tuple[str, Page]:
+    def _page(self, head: bytes) -> tuple[str, Page | Awaitable[Page]]:
         first, *lines = head.decode("latin-1").split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from murmurate.io.http import Page, Pages
-from murmurate.io.metrics import exposition
+from murmurate.io.metrics import FAMILIES, exposition
 from murmurate.report import counts
 from murmurate.watch.reading import is_ready, read
 from murmurate.watch.swarm import Json, as_json
@@ -25,7 +25,7 @@ JSON = "application/json"
 
 def pages(runtime: Runtime, listen: str) -> Pages:
     """To be started by the runtime, on its own loop."""
-    expose = exposition(lambda: read(runtime))
+    expose = exposition(lambda: read(runtime), FAMILIES)
     html = resources.files("murmurate.watch").joinpath("page.html").read_bytes()
 
     def metrics(headers: Mapping[str, str]) -> Page:

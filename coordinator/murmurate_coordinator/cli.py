@@ -1,0 +1,53 @@
+"""`murmurate coordinator`: found by the entry point `murmurate.commands`. Without torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from murmurate.cli import Commands, add_keys, command, given
+from murmurate_coordinator.config import KEYS, load
+
+
+def add(commands: Commands) -> None:
+    """The command's options and help."""
+    it = command(
+        commands,
+        "coordinator",
+        "deal subnets to peers and assemble what comes back (docs/ist.md)",
+        "For models that no peer has to hold as a whole: each member gets a subnet of its own"
+        " size, trains it by itself and pushes it back. Members may come, leave, die and be slow;"
+        " killed and started again with its folder, it goes on where it was.",
+        """\
+examples:
+  murmurate coordinator --workload fashion-mnist-mlp --data ~/fashion --rule async
+  murmurate node --mode ist --coordinator 127.0.0.1:7100 --workload …       its members
+  murmurate coordinator --config coordinator.toml --check-config         is it right? all errors
+  murmurate coordinator --checkpoint state/ --metrics 127.0.0.1:9464     restartable, watched
+  curl -O http://127.0.0.1:9464/model.safetensors                        the model as it is now
+
+Every key of the file is an option here and a variable MURMURATE_SECTION_KEY; an option beats the
+environment, the environment beats the file.
+""",
+    )
+    it.add_argument("--config", metavar="FILE", help="TOML file with [coordinator], [train], …")
+    it.add_argument(
+        "--check-config", action="store_true", help="list every error and exit: 0 none, 2 some"
+    )
+    it.add_argument(
+        "--events",
+        action="store_true",
+        help="a line of JSON for each event (for programs); ends when standard input does",
+    )
+    add_keys(it, KEYS)
+    it.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = load(arguments.config, os.environ, given(arguments, KEYS))
+    if arguments.check_config:
+        print("murmurate: the configuration is right")
+        return 0
+    from murmurate_coordinator.program import run
+
+    return run(config, events=arguments.events)

@@ -1,0 +1,144 @@
+"""What the coordinator is told: the same machinery as a node's (`murmurate.config`), other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from murmurate.config import (
+    NODE,
+    Book,
+    CheckpointConfig,
+    Given,
+    Key,
+    MetricsConfig,
+    gather,
+    listening,
+    problem,
+)
+from murmurate.values import (
+    ADDRESS,
+    FILE,
+    FLAG,
+    NUMBER,
+    TEXT,
+    WHOLE,
+    is_address,
+    is_flag,
+    is_name,
+    is_writable,
+    number,
+    one_of,
+    whole,
+)
+from murmurate_coordinator.names import METRICS_PORT, PORT, RULES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentreConfig:
+    """Who it is, and where."""
+
+    run: str = "murmurate"
+    listen: str = f"127.0.0.1:{PORT}"
+    insecure: bool = False
+    founders: int = 1
+    train: bool = False
+    width: float = 0.0
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """What is trained, and for how long. None: the workload decides (or: no limit)."""
+
+    workload: str = "digits"
+    data: str | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    split: str = "none"
+    rule: str = "async"
+    every: int = 10
+    samples: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    path: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All of it."""
+
+    coordinator: CentreConfig = field(default_factory=CentreConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+
+RULES_HELP = f"who trains what, when: {', '.join(RULES)} (default async)"
+EVERY_HELP = "local steps until a push (default 10); async: as they like"
+LISTEN_HELP = f"where members come (default 127.0.0.1:{PORT}); port 0 takes a free one"
+FOUNDERS_HELP = "wait for so many members before the first is given anything (default 1)"
+TRAIN_HELP = "train a subnet here too, in a process of its own"
+WIDTH_HELP = "of that subnet, relative to the others' (default: as it is fast)"
+METRICS_HELP = f"serve /metrics, probes and the model there, such as 127.0.0.1:{METRICS_PORT}"
+
+_NODE = NODE.by_path
+KEYS = (
+    _NODE["node.run"]._replace(section="coordinator"),
+    Key("coordinator", "listen", ADDRESS, is_address, LISTEN_HELP),
+    Key("coordinator", "insecure", FLAG, is_flag, _NODE["node.insecure"].meaning),
+    Key("coordinator", "founders", WHOLE, whole(1), FOUNDERS_HELP),
+    Key("coordinator", "train", FLAG, is_flag, TRAIN_HELP),
+    Key("coordinator", "width", NUMBER, number(0, above=True), WIDTH_HELP),
+    Key("coordinator", "seed", WHOLE, whole(0), "of the first weights and of who gets what"),
+    Key("coordinator", "threads", WHOLE, whole(0), "for torch (default 1); 0: all cores"),
+    *(
+        _NODE[f"train.{name}"]
+        for name in ("workload", "data", "batch_size", "lr", "split", "samples", "seconds")
+    ),
+    Key("train", "rule", TEXT, one_of(RULES), RULES_HELP),
+    Key("train", "every", WHOLE, whole(1), EVERY_HELP),
+    _NODE["checkpoint.dir"],
+    _NODE["checkpoint.every_s"],
+    Key("metrics", "listen", ADDRESS, is_address, METRICS_HELP),
+    _NODE["report.path"],
+    Key("report", "model", FILE, is_writable, "safetensors file for the model at the end"),
+)
+BOOK = Book(KEYS)
+
+
+def load(
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration; ConfigError with one line for each thing that is wrong."""
+    found = gather(BOOK, file, environment or {}, options or {}, _together)
+    return Config(
+        coordinator=CentreConfig(**found["coordinator"]),
+        train=TrainConfig(**found["train"]),
+        checkpoint=CheckpointConfig(**found["checkpoint"]),
+        metrics=MetricsConfig(**found["metrics"]),
+        report=ReportConfig(**found["report"]),
+    )
+
+
+def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    listen = values.get(
+        "coordinator.listen", "" if "coordinator.listen" in given else CentreConfig().listen
+    )
+    problems = listening("coordinator", listen, values, given)
+    if "coordinator.width" in values and not values.get("coordinator.train"):
+        place, value = given["coordinator.width"]
+        problems.append(problem(place, "coordinator.width", value, "only with train = true"))
+    return problems
+
+
+__all__ = ["BOOK", "KEYS", "Config", "is_name", "load"]
