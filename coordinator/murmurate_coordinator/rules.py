@@ -29,13 +29,17 @@ import numpy as np
 import torch
 
 from murmurate.core.partition.cover import Cover, check_identity, write
-from murmurate.core.partition.structure import Held, Structure
+from murmurate.core.partition.structure import Held, Indices, Structure
 from murmurate.core.partition.subnet import part_of
 from murmurate.errors import ConfigError, PromiseBroken
+from murmurate_coordinator import homes
 from murmurate_coordinator.assemble import covers, fold
+from murmurate_coordinator.homes import NOWHERE
 from murmurate_coordinator.names import BARRIER, RULES
 from murmurate_coordinator.plan import FREE, Capacity, make_plan, targets
 
+KEPT = ("once", "async")
+"""One partition: when members come and go, as few units move as can be."""
 NORM_MAX = 1e15
 
 # Why a push is refused; the names are labels of a metric.
@@ -168,6 +172,8 @@ class Partitioner:
         self._parts: list[Held] = []
         """The leases that E_k counts, and their units; under a barrier also those that ended."""
         self._shared: frozenset[str] = frozenset()
+        self._home: Indices | None = None
+        """Of each unit, where there is one partition (homes.py)."""
 
     # -- what comes in -----------------------------------------------------------------------------
 
@@ -325,15 +331,38 @@ class Partitioner:
             or len(drawn.shares) == 1
         )
         self._shared = self._shared_names()
+        shares = self._kept(drawn.shares)
         self.leases.clear()
         self._waiting.clear()
         self._changed = False
-        for owner, held in drawn.shares.items():
+        for owner, held in shares.items():
             if owner != FREE:
                 self._grant(owner, held)
         self._renumber()
         for lease in self.leases.values():
             yield self._give(lease)
+
+    def _kept(self, drawn: Mapping[str, Held]) -> Mapping[str, Held]:
+        """With one partition: not what was drawn, but as much as possible of what was."""
+        if self.rule not in KEPT:
+            return drawn
+        if self._home is None or not np.array_equal(self._home >= 0, self._in_dealt()):
+            shares = [held for owner, held in drawn.items() if owner != FREE]
+            self._home = homes.settle(self.structure, self._dealt, shares)
+            return drawn
+        before = {lease.owner: lease.held for lease in self.leases.values()}
+        wanted = self._wanted()
+        now = homes.rearrange(self.structure, self._dealt, before, wanted, self._home, self._rng)
+        for name in now.keys() - before.keys() - {FREE}:
+            homes.move_in(self._home, now[name], [h for n, h in now.items() if n != name])
+        check_identity(self.structure, list(now.values()))
+        return now
+
+    def _in_dealt(self) -> Held:
+        dealt = self.structure.nothing()
+        for g in self._dealt:
+            dealt[list(self.structure.groups[g].units)] = True
+        return dealt
 
     def _next_if_all(self) -> Iterator[Effect]:
         """Under a barrier: when the last one has pushed, the next plan, or the same again."""
@@ -359,6 +388,8 @@ class Partitioner:
     def _give(self, lease: Lease) -> Give:
         lease.plan = self.plan
         values = part_of(self.weights, self.structure, lease.held)
+        if self._home is not None:
+            homes.begin_at_zero(self.structure, lease.held, self._home, self.trained, values)
         lease.last = self._common(values, copy=True)
         steps = None if self.rule == "async" else self.steps
         return Give(lease.owner, self.plan, lease.number, lease.version, lease.held, values, steps)
@@ -381,9 +412,7 @@ class Partitioner:
 
     def _shared_names(self) -> frozenset[str]:
         """Tensors with no axis that is dealt from end to end: several members hold parts."""
-        dealt = self.structure.nothing()
-        for g in self._dealt if self.rule != "fedavg" else ():
-            dealt[list(self.structure.groups[g].units)] = True
+        dealt = self.structure.nothing() if self.rule == "fedavg" else self._in_dealt()
         return frozenset(
             name
             for name, tensor in self.structure.tensors.items()
@@ -410,6 +439,7 @@ class Partitioner:
         wanted = self._wanted()[lease.owner]
         free = self._free()
         held = lease.held.copy()
+        favourite = NOWHERE if self._home is None else homes.home_of(self._home, held)
         for size, g in zip(wanted, self._dealt, strict=True):
             units = np.arange(*_span(self.structure.groups[g].units))
             mine, pool = units[held[units]], units[free[units]]
@@ -418,9 +448,10 @@ class Partitioner:
                 held[mine] = False
                 held[self._rng.permutation(pool)[:size]] = True
             elif len(mine) > size and self._somebody_lacks(g):
-                held[self._rng.permutation(mine)[size:]] = False
+                held[mine] = False
+                held[self._some(mine, size, favourite)] = True
             elif len(mine) < size and len(pool):
-                held[self._rng.permutation(pool)[: size - len(mine)]] = True
+                held[self._some(pool, size - len(mine), favourite)] = True
         if np.array_equal(held, lease.held) and self.rule != "lease":
             return
         del self.leases[lease.number]
@@ -428,6 +459,12 @@ class Partitioner:
         self._renumber()
         yield self._give(new)
         yield from self._serve()
+
+    def _some(self, units: Indices, size: int, favourite: int) -> Indices:
+        """So many of these: at random, or those that belong together."""
+        if self._home is None:
+            return self._rng.permutation(units)[:size]
+        return homes.to_keep(units, size, self._home, favourite, self._rng)
 
     def _somebody_lacks(self, g: int) -> bool:
         """Whether a member, waiting or not, has less of this group than it should."""
@@ -440,6 +477,7 @@ class Partitioner:
         """Free units to those who wait, while there is one of every axis."""
         for peer in list(self._waiting):
             free, held = self._free(), self.structure.everything()
+            favourite = NOWHERE if self._home is None else homes.home_of(self._home, free)
             wanted = self._wanted()[peer]
             for size, g in zip(wanted, self._dealt, strict=True):
                 units = np.arange(*_span(self.structure.groups[g].units))
@@ -447,7 +485,9 @@ class Partitioner:
                 if not len(pool):
                     return
                 held[units] = False
-                held[self._rng.permutation(pool)[:size]] = True
+                held[self._some(pool, size, favourite)] = True
+            if self._home is not None:
+                homes.move_in(self._home, held, [one.held for one in self.leases.values()])
             self._waiting.remove(peer)
             lease = self._grant(peer, held)
             self._renumber()
