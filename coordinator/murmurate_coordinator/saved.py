@@ -26,6 +26,7 @@ PREFIX = "murmurate."
 TRAINED = PREFIX + "trained/"
 HELD = PREFIX + "held"
 PARTS = PREFIX + "parts"
+HOME = PREFIX + "home"
 LAST = PREFIX + "last/"
 LIFE = 10**9
 """Leases of each life of a coordinator begin at another multiple of this: what was given after the
@@ -46,6 +47,8 @@ def save(centre: Partitioner) -> Saved:
     tensors |= {TRAINED + name: mask.clone() for name, mask in centre.trained.items()}
     tensors[HELD] = _bits([lease.held for lease in leases], centre.structure)
     tensors[PARTS] = _bits(centre._parts, centre.structure)
+    if centre._home is not None:
+        tensors[HOME] = torch.from_numpy(centre._home.copy())
     for lease in leases:
         for name, value in lease.last.items():
             tensors[f"{LAST}{lease.number}/{name}"] = value.clone()
@@ -124,6 +127,7 @@ def restore(
     centre._order = [int(number) for number in about["order"]]
     centre._parts = [part.copy() for part in tensors[PARTS].numpy()]
     centre._covers = covers(structure, centre._parts)
+    centre._home = tensors[HOME].numpy().copy() if HOME in tensors else None
     centre.check()
     return centre
 
