@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,9 +85,9 @@ class Table:
         self.peers: dict[int, Peer] = {}
         self.streams = 0
 
-    def hello(self, peer: Peer, *, know: bool = True, **changed: object) -> wire.WorkWelcome:
+    def hello(self, peer: Peer, **changed: Any) -> wire.WorkWelcome:
         self.streams += 1
-        lease = peer.give.lease if peer.give is not None and know else 0
+        lease = peer.give.lease if peer.give is not None else 0
         said = {
             "run": "r",
             "name": peer.name,
@@ -97,7 +98,7 @@ class Table:
             "lease": lease,
             "lease_version": peer.version if lease else 0,
         }
-        hello = wire.WorkHello(**{**said, **changed})  # type: ignore[arg-type]
+        hello = wire.WorkHello(**{**said, **changed})
         self.peers[self.streams] = peer
         try:
             welcome = self.centre.hello(self.streams, hello, self.now)
@@ -130,7 +131,7 @@ class Table:
             if taken is not None and peer.give is not None and taken.lease == peer.give.lease:
                 peer.version = taken.version
 
-    def push(self, peer: Peer, values: dict[str, torch.Tensor] | None = None, **lies: int) -> None:
+    def push(self, peer: Peer, values: dict[str, torch.Tensor] | None = None, **lies: Any) -> None:
         assert peer.give is not None
         packed = Outgoing(STRUCTURE, values or peer.values)
         said = {
@@ -142,7 +143,7 @@ class Table:
             "value_bytes": packed.value_bytes,
             "checksum": packed.checksum,
         }
-        head = wire.Return(**{**said, **lies}, loss=0.5, seconds=0.1 * peer.steps)  # type: ignore[arg-type]
+        head = wire.Return(**{**said, **lies}, loss=0.5, seconds=0.1 * peer.steps)
         coming = self.centre.announce(peer.name, peer.stream, head)
         if "value_bytes" not in lies:
             for offset, raw in packed.pieces(100):
@@ -249,7 +250,7 @@ def test_back_within_the_grace_goes_on() -> None:
 
 
 def test_an_answer_that_got_lost_counts_once() -> None:
-    """Pushed and folded in, then the stream breaks: the welcome says so, a repetition is no more."""
+    """Pushed and folded in, then the stream breaks: the welcome says so, and it counts once."""
     table, (a, _) = seated("async", "a", "b")
     a.train(4)
     table.push(a)
@@ -403,7 +404,7 @@ def test_a_new_stream_of_the_same_process_ends_the_old_one() -> None:
         ({"steps": 0, "samples": 0}, "shapes"),
     ],
 )
-def test_a_push_that_lies_changes_nothing(lies: dict[str, int], reason: str) -> None:
+def test_a_push_that_lies_changes_nothing(lies: dict[str, Any], reason: str) -> None:
     table, (a, _) = seated("async", "a", "b")
     a.train()
     table.push(a)
@@ -467,7 +468,7 @@ def test_more_bytes_than_the_model_has_are_not_even_skipped() -> None:
     ],
 )
 def test_who_does_not_fit_is_told_why(
-    changed: dict[str, object], error: type[MurmurateError], says: str
+    changed: dict[str, Any], error: type[MurmurateError], says: str
 ) -> None:
     table, _ = seated("async", "a", "b")
     with pytest.raises(error, match=says):
