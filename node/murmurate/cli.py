@@ -133,6 +133,12 @@ examples:
         action="store_true",
         help="one more process deals the batches, each to one node (docs/generator.md)",
     )
+    up.add_argument(
+        "--trajectory",
+        action="store_true",
+        help="keep weights now and then beside the report: murmurate plot then draws the loss"
+        " landscape",
+    )
     add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
     up.set_defaults(run=_up)
 
@@ -217,11 +223,13 @@ def _add_plot(commands: Commands) -> None:
         commands,
         "plot",
         "pictures of a run, from its report",
-        "Loss and accuracy over samples and time, and the staleness at each node. Needs matplotlib:"
-        " pip install 'murmurate[lab]'.",
+        "Loss and accuracy over samples and time, and the staleness at each node; with a trajectory"
+        " also the loss landscape around it, in a second picture. Needs matplotlib: pip install"
+        " 'murmurate[lab]'.",
         """\
-example:
+examples:
   murmurate up --report out.json && murmurate plot out.json
+  murmurate up --report out.json --trajectory && murmurate plot out.json
 """,
     )
     plot.add_argument("report", metavar="REPORT", help="JSON file of murmurate up --report")
@@ -283,6 +291,7 @@ def _up(arguments: argparse.Namespace) -> int:
             slow=arguments.slow,
             codec=arguments.codec,
             generator=arguments.generator,
+            trajectory=arguments.trajectory,
         )
     )
 

@@ -122,6 +122,7 @@ class ReportConfig:
     path: str | None = None
     audit: str | None = None
     weights: str | None = None
+    trajectory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +205,7 @@ KEYS = (
     Key("report", "path", FILE, is_writable, "JSON file for the report"),
     Key("report", "audit", FILE, is_writable, "file for a line per update: the batches in it"),
     Key("report", "weights", FILE, is_writable, ".npy file for the final weights, flat"),
+    Key("report", "trajectory", FILE, is_writable, ".safetensors file for weights now and then"),
 )
 
 

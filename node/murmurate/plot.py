@@ -1,7 +1,8 @@
-"""`murmurate plot report.json`: pictures of a run, from its report alone (extra `lab`).
+"""`murmurate plot report.json`: pictures of a run, from its report (extra `lab`).
 
 Loss and accuracy of every node over the samples of the whole swarm and over time, and how stale its
-updates were where they were applied, beside what theory expects.
+updates were where they were applied, beside what theory expects. If the run kept its trajectory, a
+second picture: the loss landscape around it.
 """
 
 from __future__ import annotations
@@ -9,26 +10,43 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from murmurate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from murmurate.landscape import Landscape
 
 Json = dict[str, Any]
 INCHES = (11.0, 10.5)
 BARS_MAX = 60
+LANDSCAPE_INCHES = (13.0, 6.2)
+LEVELS = 24
+CUT = 1.6
+"""The surface is cut off at so many times the highest loss on the way."""
 
 
 def run(file: str, out: str | None) -> int:
-    """One PNG beside the report, or where `out` says; its format is that of the name."""
+    """A PNG beside the report, or where `out` says; its format is that of the name. With a
+    trajectory one more, `-landscape` added to its name."""
     report = read(file)
     target = Path(out) if out is not None else Path(file).with_suffix(".png")
-    figure = draw(report)
+    _save(draw(report), target)
+    if report.get("trajectory"):
+        from murmurate import landscape
+
+        around = landscape.of_report(report, Path(file).parent)
+        second = target.with_name(f"{target.stem}-landscape{target.suffix}")
+        _save(draw_landscape(around, title(report)), second)
+    return 0
+
+
+def _save(figure: Any, target: Path) -> None:
     try:
         figure.savefig(target, dpi=130)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--out {target}: cannot be written: {error}") from None
-    print(target)
-    return 0
+    print(target, flush=True)
 
 
 def read(file: str) -> Json:
@@ -46,11 +64,7 @@ def read(file: str) -> Json:
 
 def draw(report: Json) -> Any:
     """A figure: two rows of curves, one of histograms."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: matplotlib is not here: pip install 'murmurate[lab]'") from None
-    figure = Figure(figsize=INCHES, layout="constrained")
+    figure = _figure(INCHES)
     figure.suptitle(title(report))
     grid = figure.add_gridspec(3, max(2, len(report["curves"])))
     half = grid.ncols // 2
@@ -65,6 +79,14 @@ def draw(report: Json) -> Any:
     return figure
 
 
+def _figure(inches: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plot: matplotlib is not here: pip install 'murmurate[lab]'") from None
+    return Figure(figsize=inches, layout="constrained")
+
+
 def title(report: Json) -> str:
     return (
         f"{report['workload']}, {report['mode']}, rule {report['rule']}: {len(report['nodes'])}"
@@ -73,10 +95,12 @@ def title(report: Json) -> str:
 
 
 def _curves(axes: Any, report: Json, what: str, column: int, x: str, along: int) -> None:
-    for name, points in swarm_samples(report["curves"]).items():
+    curves = swarm_samples(report["curves"])
+    for name, points in curves.items():
         known = [point for point in points if point[column] is not None]
         axes.plot([p[along] for p in known], [p[column] for p in known], label=name, linewidth=1.2)
-    axes.set(xlabel=x, ylabel=what)
+    longest = max((points[-1][along] for points in curves.values() if points), default=0)
+    axes.set(xlabel=x, ylabel=what, xlim=(0, 1.02 * longest or 1))
     axes.grid(alpha=0.3)
     if what == "accuracy":
         axes.set_ylim(0, 1)
@@ -124,3 +148,83 @@ def _bars(axes: Any, name: str, counts: Sequence[Sequence[int]], predicted: floa
     axes.set(title=name, xlabel="staleness, updates")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize="small")
+
+
+# -- the landscape ---------------------------------------------------------------------------------
+
+
+def draw_landscape(landscape: Landscape, heading: str) -> Any:
+    """A map with contours, and the same from the side."""
+    figure = _figure(LANDSCAPE_INCHES)
+    part, more = (100 * each for each in landscape.explained)
+    points = sum(len(path) for path in landscape.paths.values())
+    figure.suptitle(
+        f"{heading}\n{points} points of {len(landscape.paths)} trajectories; the plane has"
+        f" {part:.1f} + {more:.1f} = {part + more:.1f} % of their variance; loss at the end"
+        f" {landscape.end_loss:.3g}, at its foot in the plane {landscape.end_foot_loss:.3g}",
+        fontsize="medium",
+    )
+    grid = figure.add_gridspec(1, 2, width_ratios=(1.1, 1))
+    _map(figure, figure.add_subplot(grid[0, 0]), landscape)
+    _surface(figure.add_subplot(grid[0, 1], projection="3d"), landscape)
+    return figure
+
+
+def _map(figure: Any, axes: Any, landscape: Landscape) -> None:
+    import numpy as np
+    from matplotlib.colors import LogNorm
+
+    low, high = float(landscape.loss.min()), float(landscape.loss.max())
+    low = max(low, 1e-6 * high)
+    levels = np.geomspace(low, high, LEVELS)
+    place = (landscape.first, landscape.second, np.maximum(landscape.loss, low))
+    filled = axes.contourf(*place, levels=levels, norm=LogNorm(low, high), cmap="viridis")
+    axes.contour(*place, levels=levels, colors="white", linewidths=0.4, alpha=0.5)
+    bar = figure.colorbar(filled, ax=axes, label="loss on the test set", format="%.3g")
+    bar.set_ticks(levels[:: LEVELS // 6])
+    bar.minorticks_off()
+    for (name, path), colour in zip(landscape.paths.items(), _colours(landscape), strict=True):
+        axes.plot(*path.T, ".-", color=colour, linewidth=1.1, markersize=3.5, label=name)
+    starts, ends = _ends(landscape)
+    axes.plot(*starts, "o", color="white", markeredgecolor="black", label="start", zorder=5)
+    axes.plot(*ends, "*", color="white", markeredgecolor="black", markersize=13, label="end")
+    part, more = landscape.explained
+    axes.set(xlabel=f"PC 1, {part:.1%} of the variance", ylabel=f"PC 2, {more:.1%}")
+    axes.legend(fontsize="small", loc="best", framealpha=0.8)
+
+
+def _surface(axes: Any, landscape: Landscape) -> None:
+    """The paths lie on it, at the loss of their feet. What is far above them is cut off: the rim
+    would hide the valley."""
+    import numpy as np
+
+    from murmurate.landscape import heights
+
+    lines = {name: heights(landscape, path) for name, path in landscape.paths.items()}
+    top = CUT * max(float(line.max()) for line in lines.values())
+    low = float(landscape.loss.min())
+    x, y = np.meshgrid(landscape.first, landscape.second)
+    look: Json = {"cmap": "viridis", "alpha": 0.7, "linewidth": 0.2, "edgecolor": "white"}
+    look |= {"rstride": 1, "cstride": 1, "vmin": low, "vmax": top}
+    axes.plot_surface(x, y, np.minimum(landscape.loss, top), **look)
+    lift = 0.02 * (top - low)
+    for (name, line), colour in zip(lines.items(), _colours(landscape), strict=True):
+        path = landscape.paths[name]
+        axes.plot(*path.T, line + lift, color=colour, linewidth=1.6, zorder=10)
+    cut = "" if top >= landscape.loss.max() else f", cut off at {top:.3g}"
+    axes.set(xlabel="PC 1", ylabel="PC 2", zlim=(low, top), title=f"loss{cut}")
+    axes.set_box_aspect((1, 1, 0.7), zoom=0.92)
+    axes.view_init(elev=34, azim=-58)
+
+
+def _ends(landscape: Landscape) -> tuple[list[list[float]], list[list[float]]]:
+    """First and last feet of all paths, as x and y."""
+    paths = list(landscape.paths.values())
+    first, last = ([[float(p[at][axis]) for p in paths] for axis in (0, 1)] for at in (0, -1))
+    return first, last
+
+
+def _colours(landscape: Landscape) -> list[str]:
+    """Bright ones: the map is dark where the paths end."""
+    wheel = ["#ff7f0e", "#ff3b6b", "#ffffff", "#f5d547", "#7fd8ff", "#ff9ff3", "#9cff57", "#c8a2ff"]
+    return [wheel[number % len(wheel)] for number in range(len(landscape.paths))]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from murmurate.feed import Feed
     from murmurate.session import Swarm
+    from murmurate.watch.trajectory import Trajectory
     from murmurate.workloads import Workload
 
 LOOK_S = 0.02
@@ -45,7 +46,7 @@ TELL_S = 0.25
 COUNTS_SMALL, COUNTS_EVERY = 256, 8
 """Up to so many values the distribution of staleness is in each event, beyond in one of so many."""
 LOSS_EVERY = 20
-EVALUATE_S = 5.0
+EVALUATE_S = 1.0
 EVALUATE_SHARE = 0.05
 """Of the time, at most, goes into evaluations for the live view."""
 GATE_S = 120.0
@@ -164,6 +165,7 @@ class _Node:
         self.samples = config.train.samples
         self.generator = config.train.generator
         self.feed: Feed | None = None
+        self.trajectory: Trajectory | None = None
 
     def run(self) -> None:
         keep_memory()
@@ -248,6 +250,11 @@ class _Node:
                 self.stop.reason = self.stop.reason or "no generator"
             elif self.generator is not None:
                 batches = self.fed(swarm)
+            if self.config.report.trajectory is not None:
+                from murmurate.watch.trajectory import Trajectory
+
+                self.trajectory = Trajectory(len(swarm.weights()))
+                self.keep_point(swarm)
             self.train(swarm, workload, model, optimizer, batches)
             self.end(swarm, workload, model)
 
@@ -314,11 +321,17 @@ class _Node:
             if now >= tell_at:
                 self.tell("progress", swarm)
                 tell_at = _grid(now)
+            if self.trajectory is not None and self.trajectory.due(now):
+                self.keep_point(swarm)
             if now >= evaluate_at and not stop.reason:
                 evaluation = workload.evaluate(model)
                 swarm.log(accuracy=evaluation.accuracy, accuracy_of=evaluation.accuracy_of)
                 spent_s = time.monotonic() - now
                 evaluate_at = now + max(EVALUATE_S, spent_s / EVALUATE_SHARE)
+
+    def keep_point(self, swarm: Swarm) -> None:
+        assert self.trajectory is not None
+        self.trajectory.take(time.monotonic(), swarm.progress().samples, swarm.weights().numpy())
 
     def fed(self, swarm: Swarm) -> Iterator[tuple[torch.Tensor, ...]]:
         """Batches from the generator, until it says that all are consumed."""
@@ -380,6 +393,9 @@ class _Node:
 
             with Path(files.weights).open("wb") as file:
                 np.save(file, swarm.weights().numpy(), allow_pickle=False)
+        if self.trajectory is not None and files.trajectory is not None:
+            self.keep_point(swarm)
+            self.trajectory.save(Path(files.trajectory), self.about(swarm))
         self.tell("done", swarm, settled=settled, reason=self.stop.reason)
         row = self.row(swarm)
         if files.path is not None:
@@ -389,23 +405,27 @@ class _Node:
         if settled:
             swarm.leave(LEAVE_S)
 
+    def about(self, swarm: Swarm) -> dict[str, str]:
+        """What one must know to put this node's weights back into a model."""
+        train = self.config.train
+        words = {"name": swarm.name, "workload": train.workload, "schema": swarm.schema}
+        if train.data is not None:
+            words["data"] = str(Path(train.data).resolve())
+        return words
+
     # -- telling -----------------------------------------------------------------------------------
 
     def row(self, swarm: Swarm) -> report.Json:
         progress = swarm.progress()
         row = report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
         row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
+        row["delay_updates"], row["overtaken_updates"] = swarm.delays
         return row
 
     def tell(self, event: str, swarm: Swarm, **more: object) -> None:
         if not self.events:
             return
-        clock = swarm.clock
-        known: dict[str, int] = {}
-        for span in clock.ranges():
-            if span.epoch == clock.epoch(span.origin):
-                known[span.origin] = span.last
-        more |= {"at": time.monotonic(), "node": self.row(swarm), "known": known}
+        more |= {"at": time.monotonic(), "node": self.row(swarm)}
         counts = report.counts(swarm.staleness)
         if event == "done" or len(counts) <= COUNTS_SMALL or self.told % COUNTS_EVERY == 0:
             more["staleness_counts"] = list(counts.items())

@@ -4,9 +4,8 @@ The keys are a contract: they only grow. Unknown numbers are null. All pure but 
 weight files, and without torch.
 
 A node's events carry samples of its counters, taken at instants that all nodes of one machine share
-(their monotonic clock is one). From those come the rates, and the delays of the prediction: what
-node i had published at an instant, less what node j held of it then, is on its way; by Little's law
-that number is the delay times the rate of i. So the prediction uses no staleness that was measured.
+(their monotonic clock is one). From those come rates and compute times; delays, in updates, each
+node has found itself (`watch.outlook`). So the prediction uses no staleness that was measured.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from murmurate.core.staleness import Summary
+from murmurate.core.staleness import Summary, gossip_expected_unequal
 from murmurate.io.progress import Progress
 
 CHUNK = 1 << 20
@@ -59,6 +58,8 @@ def node_row(progress: Progress) -> Json:
         "bytes_received": progress.bytes_received,
         "bytes_by_codec": dict(progress.bytes_by_codec),
         "accuracy_by_class": [],
+        "delay_updates": 0.0,
+        "overtaken_updates": 0.0,
     }
 
 
@@ -81,8 +82,6 @@ class Sample:
     applied: int = 0
     compute_s: float = 0.0
     """Of all its updates together."""
-    known: Mapping[str, int] = field(default_factory=dict)
-    """The newest update it holds of each node."""
 
 
 class History:
@@ -109,12 +108,6 @@ class History:
         low, high = getattr(before, what), getattr(after, what)
         return float(low + part * (high - low))
 
-    def rate(self, when: float, what: str) -> float:
-        """How fast a counter grows there: over half a window to each side, if there is as much."""
-        start = max(self.samples[0].at, when - WINDOW_S / 2)
-        end = min(self.samples[-1].at, when + WINDOW_S / 2)
-        return self.grown(start, end, what) / (end - start) if end > start else 0.0
-
     def grown(self, start: float, end: float, what: str) -> float:
         return self.at(end, what) - self.at(start, what)
 
@@ -122,75 +115,20 @@ class History:
 # -- prediction ----------------------------------------------------------------------------------
 
 
-def measured_delays_s(
-    nodes: Mapping[str, History], every: int = 1, span: tuple[float, float] | None = None
-) -> dict[tuple[str, str], float]:
-    """The mean one-way delay of an update from one node to another, by (origin, receiver).
-
-    A node samples itself just after a step: on the line through such points its count is on average
-    1 / (2 every) above what another one meets at an instant that has nothing to do with its steps.
-    What is left is noise both ways: a delay near 0 may come out a little below.
-    """
-    start, end = span or (-math.inf, math.inf)
-    delays: dict[tuple[str, str], float] = {}
-    for (origin, made), (receiver, held) in itertools.permutations(nodes.items(), 2):
-        if len(made.samples) < 2:
-            continue
-        first, last = max(start, made.samples[0].at), min(end, made.samples[-1].at)
-        waiting = rates = 0.0
-        for sample in held.samples:
-            if not first <= sample.at < last or not sample.known.get(origin):
-                continue
-            rate = made.rate(sample.at, "published")
-            if rate > 0:
-                waiting += made.at(sample.at, "published") - 0.5 / every - sample.known[origin]
-                rates += rate
-        if rates:
-            delays[origin, receiver] = waiting / rates
-    return delays
-
-
-def expected_staleness(
-    rates: Mapping[str, float],
-    compute_s: Mapping[str, float],
-    delays_s: Mapping[tuple[str, str], float],
-) -> float:
-    """Mean staleness of 000 when each pair of nodes has its own delay.
-
-    An update of i, begun mu_i before it was made, knows what k made until L_ki before that. Where
-    it is folded in, L_ij after it was made, it meets what k made until L_kj before that. So at j
-
-        sum over k != i of lambda_k |mu_i + L_ij + L_ki - L_kj|
-
-    with L_jj = 0, and the mean over all j and, by their rates, all i. With one delay for all it is
-    `core.staleness.gossip_expected_unequal`.
-    """
-    total = math.fsum(rates.values())
-    if total == 0:
-        return 0.0
-    return math.fsum(
-        rates[i]
-        * rates[k]
-        * abs(
-            compute_s[i]
-            + delays_s.get((i, j), 0.0)
-            + delays_s.get((k, i), 0.0)
-            - delays_s.get((k, j), 0.0)
-        )
-        for i, j, k in itertools.product(rates, repeat=3)
-        if k != i
-    ) / (total * len(rates))
-
-
-def predicted_staleness(nodes: Mapping[str, History], every: int = 1) -> float | None:
+def predicted_staleness(
+    nodes: Mapping[str, History], rows: Mapping[str, Json] | None = None
+) -> float | None:
     """Mean staleness the theory expects at these rates, compute times and delays.
 
-    Window by window, weighted by the applications in each; None when nothing was measured.
+    What is made while an update is computed: window by window, weighted by the applications in
+    each. What is made while it is on its way: of every update a node takes in, as many of its own
+    as `rows` say; exact whatever the rates, as it is a mean of counts. And those that overtake,
+    for each of the third nodes. None when nothing was measured.
     """
     times = [sample.at for history in nodes.values() for sample in history.samples]
     if not times:
         return None
-    total = weight = 0.0
+    computing = weight = 0.0
     start, end = min(times), max(times)
     while start < end:
         stop = min(start + WINDOW_S, end)
@@ -198,18 +136,30 @@ def predicted_staleness(nodes: Mapping[str, History], every: int = 1) -> float |
         made = {name: count for name, count in made.items() if count > 0}
         applied = sum(each.grown(start, stop, "applied") for each in nodes.values())
         if made:
-            expected = expected_staleness(
-                {name: count / (stop - start) for name, count in made.items()},
-                {
-                    name: nodes[name].grown(start, stop, "compute_s") / count
-                    for name, count in made.items()
-                },
-                measured_delays_s(nodes, every, (start, stop)),
+            expected = gossip_expected_unequal(
+                [count / (stop - start) for count in made.values()],
+                [max(0.0, nodes[n].grown(start, stop, "compute_s") / made[n]) for n in made],
+                0.0,
             )
-            total += applied * expected
+            computing += applied * expected
             weight += applied
         start = stop
-    return total / weight if weight else None
+    return computing / weight + _on_the_way(rows or {}) if weight else None
+
+
+def _on_the_way(rows: Mapping[str, Json]) -> float:
+    """What delays add to the mean staleness."""
+    made = sum(row["updates_published"] for row in rows.values())
+    applied = sum(row["updates_applied"] for row in rows.values())
+    if not made or not applied:
+        return 0.0
+    nodes = applied / made  # that took part, on average
+    added = 0.0
+    for row in rows.values():
+        taken_in = row["updates_applied"] - row["updates_published"]
+        added += taken_in * row["delay_updates"] / made
+        added += taken_in * row["overtaken_updates"] * 2 * max(0.0, nodes - 2) / applied
+    return added
 
 
 # -- the whole -----------------------------------------------------------------------------------

@@ -753,6 +753,8 @@ class Runtime:
         return {
             "at": time.time(),
             "delay_s": self.outlook.delay_s(now),
+            "fastest_delay_s": self.outlook.fastest_s(now),
+            "later_updates": self.outlook.later_updates(now),
             "staleness_now": self.outlook.staleness(),
             "staleness_predicted": math.nan if average else self.outlook.predicted(),
             "lag": self.lag(),

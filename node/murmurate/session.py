@@ -329,6 +329,11 @@ class Swarm:
         registry.register(Collector(lambda: read(self._runtime), FAMILIES))
 
     @property
+    def schema(self) -> str:
+        """A hash of the names, types and shapes of what is trained; the same on all nodes."""
+        return self._layout.schema
+
+    @property
     def clock(self) -> Clock:
         """The updates in these weights: a copy."""
         with self._runtime.lock:
@@ -365,6 +370,13 @@ class Swarm:
 
     def progress(self) -> Progress:
         return self._runtime.progress()
+
+    @property
+    def delays(self) -> tuple[float, float]:
+        """In updates, on average since the beginning: own ones made while one of another was on its
+        way, and those of a third node that it overtook (`watch.outlook`)."""
+        with self._runtime.lock:
+            return self._runtime.outlook.delays_so_far
 
     @property
     def accuracy_of(self) -> tuple[float, ...]:
@@ -508,9 +520,10 @@ class Swarm:
 
     def _fold(self) -> None:
         runtime = self._runtime
+        began = time.monotonic()  # what comes from now on is not in the next batch's weights
         if not runtime.waiting():
             if not self._unpublished:
-                self._start_batch()
+                self._start_batch(began)
             return
         ahead = None
         if self._unpublished or self._residual:
@@ -535,14 +548,15 @@ class Swarm:
             elif changed:
                 self._scatter()
         if not self._unpublished:
-            self._start_batch()
+            self._start_batch(began)
 
     def _scatter(self) -> None:
         self._layout.scatter(self._runtime.weights, self._parameters)
 
-    def _start_batch(self) -> None:
+    def _start_batch(self, at: float | None = None) -> None:
+        """From now on, or since a moment ago, what others make is not in what I compute."""
         self._context = self._runtime.peer.context()
-        self._started = time.monotonic()
+        self._started = time.monotonic() if at is None else at
 
     # -- not training ----------------------------------------------------------------------------
 

@@ -76,6 +76,8 @@ class Plan:
     codecs: Mapping[str, str] = field(default_factory=dict)
     generator: bool = False
     """One more process deals the batches; the budget is its own."""
+    trajectory: bool = False
+    """Keep weights now and then, in a folder beside the report."""
 
     @property
     def names(self) -> list[str]:
@@ -129,6 +131,7 @@ def plan(
     slow: Sequence[str] = (),
     codec: Sequence[str] = (),
     generator: bool = False,
+    trajectory: bool = False,
 ) -> Plan:
     """All of it checked; ConfigError with a line for each mistake."""
     problems: list[str] = []
@@ -156,6 +159,8 @@ def plan(
         problems.append("--kill: each node at most once")
     if generator and config.train.rule == "average":
         problems.append("--generator: only with --rule sum")
+    if trajectory and config.report.path is None:
+        problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     if problems:
         raise ConfigError("\n".join(problems))
     return Plan(
@@ -165,7 +170,14 @@ def plan(
         slow_s=slow_s,
         codecs=codecs,
         generator=generator,
+        trajectory=trajectory,
     )
+
+
+def trajectories(plan: Plan) -> Path | None:
+    """The folder for weights kept now and then: `out.trajectory` beside `out.json`."""
+    path = plan.config.report.path
+    return Path(path).with_suffix(".trajectory") if plan.trajectory and path else None
 
 
 def command(plan: Plan, number: int, folder: Path) -> list[str]:
@@ -173,6 +185,7 @@ def command(plan: Plan, number: int, folder: Path) -> list[str]:
     node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
     name = plan.names[number]
     threads = node.threads or max(1, cores() // plan.nodes)
+    kept_in = trajectories(plan)
     given: dict[str, object] = {
         "--name": name,
         "--run": node.run,
@@ -199,6 +212,7 @@ def command(plan: Plan, number: int, folder: Path) -> list[str]:
         "--checkpoint-every-s": kept.every_s,
         "--metrics": metrics_listen(plan.config.metrics.listen, number),
         "--weights": folder / f"{name}.npy",
+        "--trajectory": kept_in and kept_in / f"{name}.safetensors",
     }
     return _node(given)
 
@@ -296,7 +310,6 @@ class Child:
                         published=row["updates_published"],
                         applied=row["updates_applied"],
                         compute_s=row["step_s"] * row["updates_published"],
-                        known=event["known"],
                     )
                 )
                 self.curve.append((at, row["samples"], row["loss"], row["accuracy"]))
@@ -344,6 +357,10 @@ class _Up:
         return [child for child in self.children if child is not self.generator]
 
     def start(self) -> None:
+        if (kept := trajectories(self.plan)) is not None:
+            kept.mkdir(exist_ok=True)
+            for old in kept.glob("*.safetensors"):  # of an earlier run with this report
+                old.unlink()
         started = [
             Child(name, command(self.plan, number, self.folder))
             for number, name in enumerate(self.plan.names)
@@ -541,7 +558,9 @@ class _Up:
         predicted = None
         if train.rule == "sum":
             histories = {child.name: child.history for child in self.peers}
-            predicted = report.predicted_staleness(histories, train.every)
+            predicted = report.predicted_staleness(
+                histories, {child.name: child.row for child in self.peers}
+            )
         return report.assemble(
             {
                 "run": node.run,
@@ -560,7 +579,14 @@ class _Up:
         ) | {
             "curves": {child.name: report.thinned(child.curve, went) for child in self.peers},
             "staleness_counts": {child.name: sorted(child.counts.items()) for child in self.peers},
+            "trajectory": self._trajectories(),
         }
+
+    def _trajectories(self) -> dict[str, str]:
+        """By node: its file, as seen from the report."""
+        kept = trajectories(self.plan)
+        files = {} if kept is None else {file.stem: file for file in kept.glob("*.safetensors")}
+        return {name: f"{file.parent.name}/{file.name}" for name, file in sorted(files.items())}
 
 
 class _Pipe:

@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+from murmurate import landscape
+from murmurate.watch import trajectory
 
 MURMURATE = [sys.executable, "-m", "murmurate.cli"]
 PATIENCE_S = 120.0
@@ -80,7 +84,7 @@ def test_a_swarm_trains_loses_a_node_and_ends_with_equal_replicas(tmp_path: Path
     file = tmp_path / "out.json"
     done = run(
         *("up", "--nodes", "3", "--samples", "60000", "--kill", "node-1@30%"),
-        *("--slow", "node-2=0.002", "--report", str(file)),
+        *("--slow", "node-2=0.002", "--report", str(file), "--trajectory"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(file.read_text())
@@ -96,6 +100,15 @@ def test_a_swarm_trains_loses_a_node_and_ends_with_equal_replicas(tmp_path: Path
     assert report["run"] == "murmurate"
     assert "node-1 killed at" in done.stdout
     assert "accuracy" in done.stdout
+    kept = {name: trajectory.read(tmp_path / file) for name, file in report["trajectory"].items()}
+    assert set(kept) == {"node-0", "node-2"}, "of those that came to the end"
+    first, second = (each.weights for each in kept.values())
+    assert np.array_equal(first[0], second[0]), "all start from the founder's weights"
+    assert np.allclose(first[-1], second[-1], atol=1e-5)
+    assert min(len(first), len(second)) >= 3
+    around = landscape.of_report(report, tmp_path, grid=3)
+    assert around.end_loss == pytest.approx(alive[0]["loss"], rel=1e-3)
+    assert around.loss.max() > around.end_loss
 
 
 def test_a_node_leaves_when_it_is_told_to(tmp_path: Path) -> None:

@@ -8,17 +8,16 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from itertools import permutations
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.unit.dumb_swarm import Swarm
 
 from murmurate import report, view
 from murmurate.config import load
-from murmurate.core.staleness import Summary, gossip_expected_unequal
+from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
 from murmurate.io.progress import Progress, Staleness
 from murmurate.report import History, Sample
@@ -211,79 +210,22 @@ def test_distance_of_replicas(tmp_path: Path) -> None:
 # -- the prediction --------------------------------------------------------------------------------
 
 
+def test_a_trajectory_lies_beside_its_report(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--trajectory: needs --report"):
+        plan(2, load(), trajectory=True)
+    config = load(None, {}, {"report.path": str(tmp_path / "out.json")})
+    made = plan(2, config, trajectory=True)
+    file = tmp_path / "out.trajectory" / "node-1.safetensors"
+    assert f"--trajectory={file}" in command(made, 1, Path("."))
+    assert not any("--trajectory" in word for word in command(plan(2, config), 1, Path(".")))
+
+
 def test_a_counter_between_samples() -> None:
     history = History([Sample(at=1.0, published=10), Sample(at=3.0, published=30)])
     assert [history.at(t, "published") for t in (0.0, 1.0, 2.0, 3.0, 9.0)] == [10, 10, 20, 30, 30]
     assert history.grown(1.0, 2.0, "published") == 10
     history.add(Sample(at=2.0, published=99))  # out of order: not taken
     assert len(history.samples) == 2
-
-
-def simulated(
-    steps_s: list[float],
-    delay_s: float,
-    *,
-    span_s: float = 20.0,
-    dies: dict[int, float] | None = None,
-    unequal_s: dict[tuple[int, int], float] | None = None,
-) -> tuple[dict[str, History], float]:
-    """A dumb swarm: nodes that never wait, arrivals folded between steps, everything in plain sets.
-
-    What each would sample of itself every quarter of a second, and the true mean staleness.
-    """
-    dies = dies or {}
-    delays_s = unequal_s or {}
-    rng = random.Random(2)
-    count = len(steps_s)
-    names = [f"node-{i}" for i in range(count)]
-    clocks: list[set[tuple[int, int]]] = [set() for _ in names]
-    inboxes: list[list[tuple[float, int, int, set[tuple[int, int]]]]] = [[] for _ in names]
-    contexts: list[set[tuple[int, int]]] = [set() for _ in names]
-    made, applied, spent = [0] * count, [0] * count, [0.0] * count
-    started = [0.0] * count
-    ends = [rng.uniform(0, step) for step in steps_s]
-    told = [0.0] * count
-    histories = {name: History() for name in names}
-    staleness: list[int] = []
-    while min(ends) < span_s:
-        i = ends.index(min(ends))
-        now = ends[i]
-        made[i] += 1
-        spent[i] += now - started[i]
-        dot = (i, made[i])
-        staleness.append(len(contexts[i] ^ clocks[i]))
-        clocks[i].add(dot)
-        applied[i] += 1
-        for j in range(count):
-            if j != i and now < dies.get(j, span_s):
-                inboxes[j].append((now + delays_s.get((i, j), delay_s), *dot, contexts[i]))
-        inboxes[i].sort(key=lambda item: item[0])
-        while inboxes[i] and inboxes[i][0][0] <= now:
-            _, origin, seq, context = inboxes[i].pop(0)
-            staleness.append(len(context ^ clocks[i]))
-            clocks[i].add((origin, seq))
-            applied[i] += 1
-        contexts[i] = set(clocks[i])
-        started[i] = now
-        if now >= told[i]:
-            told[i] = (now // 0.25 + 1) * 0.25
-            known = {
-                name: max((s for o, s in clocks[i] if o == k), default=0)
-                for k, name in enumerate(names)
-            }
-            histories[names[i]].add(
-                Sample(
-                    at=now,
-                    published=made[i],
-                    applied=applied[i],
-                    compute_s=spent[i],
-                    known=known,
-                )
-            )
-        ends[i] = now + steps_s[i] * rng.uniform(0.7, 1.3)
-        if ends[i] >= dies.get(i, span_s):
-            ends[i] = span_s + 1
-    return histories, sum(staleness) / len(staleness)
 
 
 @pytest.mark.parametrize(
@@ -299,27 +241,16 @@ def simulated(
 def test_the_prediction_meets_a_dumb_swarm(
     steps_s: list[float], delay_s: float, dies: dict[int, float]
 ) -> None:
-    histories, truth = simulated(steps_s, delay_s, dies=dies)
-    delays_s = report.measured_delays_s(histories)
-    assert len(delays_s) == len(steps_s) * (len(steps_s) - 1)
-    assert fmean(delays_s.values()) == pytest.approx(delay_s, abs=0.005 + 0.1 * delay_s)
-    predicted = report.predicted_staleness(histories)
-    assert predicted == pytest.approx(truth, rel=0.08)
+    swarm = Swarm(steps_s, delay_s, dies=dies)
+    predicted = report.predicted_staleness(swarm.histories, swarm.rows)
+    assert predicted == pytest.approx(swarm.staleness, rel=0.05)
 
 
-def test_the_prediction_knows_each_pair() -> None:
-    unequal_s = {(0, 1): 0.5, (1, 0): 0.01, (0, 2): 0.3, (2, 1): 0.1}
-    histories, truth = simulated([0.05, 0.03, 0.08], 0.02, unequal_s=unequal_s)
-    assert report.measured_delays_s(histories)["node-0", "node-1"] == pytest.approx(0.5, rel=0.1)
-    assert report.predicted_staleness(histories) == pytest.approx(truth, rel=0.08)
-
-
-def test_with_one_delay_for_all_it_is_the_formula_of_the_core() -> None:
-    rates, compute_s = {"a": 20.0, "b": 15.0, "c": 2.0}, {"a": 0.05, "b": 0.06, "c": 0.4}
-    delays_s = dict.fromkeys(permutations("abc", 2), 0.03)
-    assert report.expected_staleness(rates, compute_s, delays_s) == pytest.approx(
-        gossip_expected_unequal(list(rates.values()), list(compute_s.values()), 0.03)
-    )
+def test_the_prediction_knows_processes_that_stand_still() -> None:
+    """As on a busy machine: seconds of delay in which nothing is made make nothing stale."""
+    swarm = Swarm([0.01] * 4, 0.005, jitter=0.8, freezes=(4.0, 0.1))
+    predicted = report.predicted_staleness(swarm.histories, swarm.rows)
+    assert predicted == pytest.approx(swarm.staleness, rel=0.1)
 
 
 def test_nothing_measured_nothing_predicted() -> None:

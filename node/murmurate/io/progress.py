@@ -20,7 +20,7 @@ NAMES_MAX = 1024
 REASONS_MAX = 64
 SKETCH_BYTES = 256
 NEIGHBOURS_MAX = 80
-MADE_MAX = 16
+MADE_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,11 @@ class Progress:
     at: float = 0.0
     """The teller's wall clock."""
     delay_s: float = math.nan
-    """Of others' updates, until they are in its weights (`watch.outlook`)."""
+    """Of others' updates, until they arrive (`watch.outlook`)."""
+    fastest_delay_s: float = math.nan
+    """Of each one's fastest, on average."""
+    later_updates: float = math.nan
+    """Its own that it made between those and the others, on average."""
     staleness_now: float = math.nan
     staleness_predicted: float = math.nan
     lag: int = 0

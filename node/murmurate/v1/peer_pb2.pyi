@@ -390,7 +390,7 @@ class Receipt(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours")
+    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "fastest_delay_s", "later_updates", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +413,8 @@ class Progress(_message.Message):
     BYTES_BY_CODEC_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    FASTEST_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    LATER_UPDATES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_NOW_FIELD_NUMBER: _ClassVar[int]
     STALENESS_PREDICTED_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +444,8 @@ class Progress(_message.Message):
     bytes_by_codec: _containers.RepeatedCompositeFieldContainer[Count]
     at: float
     delay_s: float
+    fastest_delay_s: float
+    later_updates: float
     staleness_now: float
     staleness_predicted: float
     lag: int
@@ -449,7 +453,7 @@ class Progress(_message.Message):
     sketch_at: int
     made_at: _containers.RepeatedScalarFieldContainer[float]
     neighbours: _containers.RepeatedCompositeFieldContainer[Neighbour]
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., fastest_delay_s: _Optional[float] = ..., later_updates: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
 
 class Neighbour(_message.Message):
     __slots__ = ("name", "sent_bytes", "applied", "staleness")

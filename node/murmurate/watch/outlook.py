@@ -7,24 +7,35 @@ Staleness at node j is expected (core/staleness.py, per receiver) to be, over al
 
 which for n equal nodes is (n - 1) lambda (mu + L), and whose mean over all nodes is
 `gossip_expected_unequal`. Rates lambda and compute times mu come from the counters that everyone
-tells twice a second, so do delays; no staleness that was measured is used.
+tells twice a second; no staleness that was measured is used.
 
-The delay L is from the making of an update to its arrival at another node, where the end of a step
-folds it in. Each node tells when its newest updates were made, the others know when these came. The
-difference is of two wall clocks; however wrong they are, in the mean over all pairs the errors
-cancel, and only that mean is used. (Little's law, from counters alone, gave 5 ms too much: a node
-tells best when its training lets it, which is just after a step.)
+The delay L is from the making of an update to its arrival at another node. Each node tells when its
+newest updates were made, the others know when these came. The difference is of two wall clocks;
+however wrong they are, in the mean over all pairs the errors cancel, and only that mean is used.
 
-It is worked out over about a second, again and again, and averaged: when a machine is busy, rates
-fall while times grow, and a product of two means over 10 s came out 4 to 10 % too high.
+What makes staleness is not the seconds of a delay but what is made meanwhile. A process that stands
+still makes nothing, and receives nothing: on a busy machine most of the seconds are of that kind
+(with 4 processes on 2 cores lambda L came out at twice what it should be, and the prediction 40 %
+too high). So of each delay only what the fastest of late took counts in seconds; for the rest each
+node counts the updates it made itself meanwhile, and they count as the time it needs for them.
+
+One more term, 0 where all is calm: updates that overtake each other. The formula takes it that j
+has all that an update of i was computed on. If the way from k to j took more than those from k to i
+and from i to j together, it has not, and what it lacks counts twice too little:
+
+    2 sum_{i, k != j} lambda_i lambda_k / Lambda  E max(0, L_kj - L_ij - L_ki - mu)
+
+with delays drawn independently from those seen here of late.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
+import random
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,10 +47,15 @@ SPAN_S, SPAN_UPDATES = 1.0, 8
 """A rate is over at least so long and so many updates …"""
 SPAN_S_MAX = 60.0
 """… but not longer than this."""
-MADE_MAX = 8
-"""Updates whose making is told."""
-ARRIVED_MAX = 256
+MADE_MIN, MADE_MAX, MADE_S = 8, 256, 2.0
+"""Updates whose making is told: those of the last seconds, in these bounds. Each is told several
+times, as a word may get lost or be late."""
+ARRIVED_MAX = 1024
 """Arrivals remembered, of each origin."""
+OWN_MAX = 4096
+"""Own updates whose making is remembered."""
+DRAWS = 200
+"""Of three delays each, to see how often updates overtake."""
 
 
 class Counted(NamedTuple):
@@ -59,6 +75,41 @@ class Applied(NamedTuple):
     total: int
     """Staleness of all of them together."""
     expected: float
+
+
+class Delay(NamedTuple):
+    """Of one update of another node."""
+
+    now: float
+    """When it became known."""
+    seconds: float
+    later: int
+    """Updates that were made here meanwhile, after the time that the fastest one took."""
+    meanwhile: int
+    """All that were made here meanwhile, if our two clocks are the same."""
+
+
+class Makings:
+    """When this node made its own updates, by its wall clock: the newest."""
+
+    def __init__(self) -> None:
+        self._walls: list[float] = []
+
+    def add(self, wall: float) -> None:
+        self._walls.append(wall)
+        if len(self._walls) >= 2 * OWN_MAX:
+            del self._walls[:OWN_MAX]
+
+    @property
+    def newest(self) -> tuple[float, ...]:
+        if not self._walls:
+            return ()
+        recent = bisect.bisect_left(self._walls, self._walls[-1] - MADE_S) - len(self._walls)
+        return tuple(self._walls[max(-MADE_MAX, min(-MADE_MIN, recent)) :])
+
+    def between(self, start: float, end: float) -> int:
+        """Updates made after `start` and before `end`."""
+        return bisect.bisect_left(self._walls, end) - bisect.bisect_right(self._walls, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +132,17 @@ class Track:
         "_made",
         "epoch",
         "heard_at",
-        "told_delay_s",
+        "told_fastest_s",
+        "told_later_updates",
     )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.heard_at = -math.inf
-        self.told_delay_s = math.nan
+        self.told_fastest_s = math.nan
+        self.told_later_updates = math.nan
         self._counted: deque[Counted] = deque()
-        self._delays: deque[tuple[float, float]] = deque()
+        self._delays: deque[Delay] = deque()
         self._made: dict[int, float] = {}
         self._arrived: dict[int, float] = {}
         """When updates were made, and when they came, of which not both is known yet."""
@@ -121,34 +174,46 @@ class Track:
         if len(self._arrived) > ARRIVED_MAX:
             del self._arrived[next(iter(self._arrived))]
 
-    def late(self, now: float, told: Progress) -> None:
-        """It told when updates were made: how long did those take that came?"""
+    def late(self, now: float, told: Progress, own: Makings) -> list[Delay]:
+        """It told when updates were made: how long did those take that came? The new ones."""
         for seq, at in enumerate(told.made_at, told.last - len(told.made_at) + 1):
             if seq > self._last:
                 self._made[seq] = at
         self._last = max(self._last, told.last)
+        both: list[tuple[float, float]] = []
         for seq in list(self._made):
             if (came := self._arrived.pop(seq, None)) is not None:
-                self._delays.append((now, came - self._made.pop(seq)))
+                both.append((self._made.pop(seq), came))
             elif seq <= told.last - ARRIVED_MAX:
                 del self._made[seq]  # it came with a snapshot
-        while self._delays and self._delays[0][0] < now - 2 * SPAN_S and len(self._delays) > 1:
+        while self._delays and self._delays[0].now < now - 2 * SPAN_S and len(self._delays) > 1:
             self._delays.popleft()
+        taken = [came - made for made, came in both] + [each.seconds for each in self._delays]
+        fastest = min(taken, default=0.0)
+        new = [
+            Delay(now, came - made, own.between(made + fastest, came), own.between(made, came))
+            for made, came in both
+        ]
+        self._delays.extend(new)
+        return new
 
-    def delay_s(self, now: float) -> float:
-        """Mean of the last ones; NaN: unknown."""
-        recent = [delay for at, delay in self._delays if at >= now - WINDOW_S]
-        return math.fsum(recent) / len(recent) if recent else math.nan
+    def delays(self, now: float) -> list[Delay]:
+        """The last ones."""
+        return [delay for delay in self._delays if delay.now >= now - WINDOW_S]
 
 
 class Outlook:
     """This node's view of the last seconds. Whoever calls it holds the runtime's lock."""
 
     def __init__(self) -> None:
-        self._made: deque[float] = deque(maxlen=MADE_MAX)
+        self._own = Makings()
         self._mine = Track(0)
         self._others: dict[str, Track] = {}
         self._applied: deque[Applied] = deque()
+        self._rng = random.Random(0)
+        self._delayed = self._meanwhile = 0
+        self._overtaken = 0.0
+        """Of all updates of others so far whose delay is known, in own updates."""
 
     def count(
         self, now: float, published: int, compute_s: float, applied: int, staleness: int
@@ -161,12 +226,12 @@ class Outlook:
 
     def make(self, wall: float) -> None:
         """I have made an update."""
-        self._made.append(wall)
+        self._own.add(wall)
 
     @property
     def made_at(self) -> tuple[float, ...]:
         """When my newest updates were made."""
-        return tuple(self._made)
+        return self._own.newest
 
     def arrive(self, origin: str, epoch: int, seq: int, wall: float) -> None:
         """One of another's updates came, for the first time or again."""
@@ -179,9 +244,14 @@ class Outlook:
         track = self._others.get(told.name)
         if track is None or track.epoch != told.epoch:
             track = self._others[told.name] = Track(told.epoch)
-        track.told_delay_s = told.delay_s
+        track.told_fastest_s = told.fastest_delay_s
+        track.told_later_updates = told.later_updates
         track.count(now, told.at, told.published, told.step_s * told.published)
-        track.late(now, told)
+        if new := track.late(now, told, self._own):
+            self._delayed += len(new)
+            self._meanwhile += sum(delay.meanwhile for delay in new)
+            seen = [float(d.meanwhile) for t in self._tracks for d in t.delays(now)]
+            self._overtaken += len(new) * self._overtaking(seen, 1.0)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others."""
@@ -194,9 +264,40 @@ class Outlook:
 
     def delay_s(self, now: float) -> float:
         """Mean delay of others' updates to me, wrong by the clocks' differences; NaN: unknown."""
-        delays = [each.delay_s(now) for each in self._others.values()]
-        known = [delay for delay in delays if not math.isnan(delay)]
-        return math.fsum(known) / len(known) if known else math.nan
+        return _mean([_mean([d.seconds for d in t.delays(now)]) for t in self._tracks])
+
+    def fastest_s(self, now: float) -> float:
+        """Mean over the others of their fastest update's delay; likewise wrong."""
+        return _mean(
+            [min((d.seconds for d in t.delays(now)), default=math.nan) for t in self._tracks]
+        )
+
+    def later_updates(self, now: float) -> float:
+        """Mean over their last updates: what I made between the fastest and this one."""
+        return _mean(self._later(now))
+
+    def _later(self, now: float) -> list[float]:
+        return [float(d.later) for t in self._tracks for d in t.delays(now)]
+
+    @property
+    def _tracks(self) -> Collection[Track]:
+        return self._others.values()
+
+    @property
+    def delays_so_far(self) -> tuple[float, float]:
+        """Of all updates of others since the beginning, on average: own ones made while one was on
+        its way, and of a third node those it was computed on and came later. Right where all nodes
+        have one clock."""
+        count = max(1, self._delayed)
+        return self._meanwhile / count, self._overtaken / count
+
+    def _overtaking(self, delays: Sequence[float], ahead: float) -> float:
+        """The mean of how much longer one way is than two others and `ahead` together."""
+        if len(self._others) < 2 or not delays or max(delays) <= ahead:
+            return 0.0
+        draw = self._rng.choice
+        late = (draw(delays) - draw(delays) - draw(delays) - ahead for _ in range(DRAWS))
+        return math.fsum(max(0.0, each) for each in late) / DRAWS
 
     def staleness(self) -> float:
         """Mean of what was applied here in the last seconds; NaN: nothing was."""
@@ -223,13 +324,30 @@ class Outlook:
         rates = {name: rate for name, each in self._others.items() if (rate := each.rate(now))}
         if not rates:
             return math.nan if mine is None else 0.0
-        delays = [self.delay_s(now), *(self._others[name].told_delay_s for name in rates)]
-        if mine is None:
-            delays = delays[1:]  # it takes part in no pair both ways
-        if any(math.isnan(delay) for delay in delays):
+        tracks = [self._others[name] for name in rates]
+        fastest = [track.told_fastest_s for track in tracks]
+        later = [
+            (rate, track.told_later_updates / rate.updates_per_s)
+            for track, rate in zip(tracks, rates.values(), strict=True)
+        ]
+        if mine is not None:  # else it takes part in no pair both ways
+            fastest.append(self.fastest_s(now))
+            later.append((mine, self.later_updates(now) / mine.updates_per_s))
+        delay_s = math.fsum(fastest) / len(fastest) + mean_delay_s(later)
+        if not math.isfinite(delay_s):
             return math.nan
-        delay_s = math.fsum(delays) / len(delays)
-        return expected_at(mine or Rate(0.0, 0.0), rates, delay_s)
+        if mine is None:
+            return expected_at(Rate(0.0, 0.0), rates, delay_s)
+        fastest_s = max(0.0, math.fsum(fastest) / len(fastest))
+        seen = [each / mine.updates_per_s for each in self._later(now)]
+        overtaken_s = self._overtaking(seen, mine.compute_s + fastest_s)
+        return expected_at(mine, rates, delay_s) + overtaking_at(mine, rates, overtaken_s)
+
+
+def _mean(values: Collection[float]) -> float:
+    """Of those that are known; NaN: none is."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def expected_at(mine: Rate, others: Mapping[str, Rate], delay_s: float) -> float:
@@ -244,3 +362,23 @@ def expected_at(mine: Rate, others: Mapping[str, Rate], delay_s: float) -> float
         for each in others.values()
     )
     return (own + theirs) / total
+
+
+def mean_delay_s(delays: Sequence[tuple[Rate, float]]) -> float:
+    """Of all updates that are on their way to somebody: those of the others to each node, counted
+    as often as it makes one of its own."""
+    total = math.fsum(rate.updates_per_s for rate, _ in delays)
+    weights = [rate.updates_per_s * (total - rate.updates_per_s) for rate, _ in delays]
+    whole = math.fsum(weights)
+    if whole <= 0:
+        return _mean([delay for _, delay in delays])
+    return math.fsum(w * delay for w, (_, delay) in zip(weights, delays, strict=True)) / whole
+
+
+def overtaking_at(mine: Rate, others: Mapping[str, Rate], overtaken_s: float) -> float:
+    """The last term at the top; `overtaken_s` is its mean."""
+    total = mine.updates_per_s + math.fsum(each.updates_per_s for each in others.values())
+    pairs = math.fsum(
+        i.updates_per_s * k.updates_per_s for i, k in itertools.permutations(others.values(), 2)
+    )
+    return 2 * overtaken_s * pairs / total

@@ -79,6 +79,11 @@ class Classification:
         inputs, labels = batch
         return nn.functional.cross_entropy(model(inputs), labels)
 
+    def shorten_test(self, samples: int) -> None:
+        """Evaluate on the first so many of the test set, from now on."""
+        self._test_inputs = self._test_inputs[:samples]
+        self._test_labels = self._test_labels[:samples]
+
     def evaluate(self, model: nn.Module) -> Evaluation:
         model.eval()
         loss, count = 0.0, len(self._test_labels)
