@@ -1,0 +1,181 @@
+"""The rendered manifests, started: the program serves and reads what they say it does.
+
+Real processes in namespaces of their own (tests/k8s/machines.py); needs root. Run by `make k8s`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.k8s.machines import PROGRAM, Cluster, Started, cannot_start
+from tests.k8s.manifests import ROOT, needs_kubectl, objects, pods
+
+pytestmark = [
+    needs_kubectl,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(cannot_start()), reason=cannot_start() or "all is there"),
+]
+PAGE = ROOT / "docs" / "kubernetes.md"
+TOGETHER_S = 120.0
+"""Torch is loaded by all of them at once, on cores that others use too."""
+
+RESTRICTED = {
+    "Uid": "10001",
+    "Gid": "10001",
+    "NoNewPrivs": "1",
+    "root": "ro",
+    "CapEff": "0" * 16,
+    "CapBnd": "0" * 16,
+}
+
+
+@contextmanager
+def started(overlay: str, count: int) -> Iterator[list[Started]]:
+    """So many pods of each StatefulSet of peers, all started at the same time."""
+    found = objects(overlay)
+    cluster = Cluster(found)
+    try:
+        every = [
+            cluster.pod(pod, number, "murmurate")
+            for pod in pods(found)
+            if pod.labels["app.kubernetes.io/component"] == "peer"
+            for number in range(count)
+        ]
+        for pod in every[::count]:
+            checked = pod.ask(*pod.arguments, "--check-config")
+            assert checked.returncode == 0, checked.stderr
+        for pod in every:
+            pod.start()
+        yield every
+    finally:
+        cluster.close()
+
+
+def wait_for(true: Callable[[], bool], what: str, every: list[Started], limit_s: float) -> float:
+    began = time.monotonic()
+    while not true():
+        for pod in every:
+            assert pod.alive, pod.said()
+        assert time.monotonic() < began + limit_s, what + "\n" + "\n".join(p.said() for p in every)
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def all_ready(every: list[Started]) -> bool:
+    return all(pod.passes("readiness") for pod in every)
+
+
+def alive_members(pod: Started) -> float:
+    return pod.figures().get('murmurate_members{state="alive"}', 0.0)
+
+
+def come_up(every: list[Started]) -> None:
+    """Started within what the startup probe allows, ready, and aware of each other."""
+    took_s = [pod.wait_started() for pod in every]
+    wait_for(lambda: all_ready(every), "ready", every, TOGETHER_S)
+    wait_for(
+        lambda: all(alive_members(pod) == len(every) for pod in every), "one swarm", every, 30.0
+    )
+    memory = [pod.figures()["process_resident_memory_bytes"] / 2**20 for pod in every]
+    print(f"started after {max(took_s):.1f} s, {max(memory):.0f} MiB")
+    for pod in every:
+        figures = pod.figures()
+        assert figures["murmurate_ready"] == 1
+        assert any(f'name="{pod.name}"' in key for key in figures if "node_info" in key)
+        assert pod.passes("liveness")
+        assert pod.restrictions() == RESTRICTED
+
+
+def test_a_swarm_starts_trains_loses_one_and_gets_it_back() -> None:
+    with started("overlays/gossip", 3) as every:
+        come_up(every)
+        before = [pod.figures()["murmurate_samples_total"] for pod in every]
+        wait_for(
+            lambda: all(
+                pod.figures()["murmurate_samples_total"] > some
+                for pod, some in zip(every, before, strict=True)
+            ),
+            "all train",
+            every,
+            30.0,
+        )
+        # `kubectl exec murmurate-0 -- murmurate status 127.0.0.1:7000`
+        told = every[0].ask("status", "127.0.0.1:7000")
+        assert told.returncode == 0, told.stderr
+        assert all(pod.name in told.stdout for pod in every)
+
+        leaver, stayers = every[1], every[:1] + every[2:]
+        leaver.terminate()
+        began = time.monotonic()
+        wait_for(lambda: not leaver.passes("readiness"), "not ready any more", stayers, 5.0)
+        unready_s = time.monotonic() - began
+        assert leaver.child is not None
+        assert leaver.child.wait(leaver.pod.spec["terminationGracePeriodSeconds"]) == 0
+        print(f"not ready after {unready_s:.1f} s, gone after {time.monotonic() - began:.1f} s")
+        wait_for(lambda: all(alive_members(pod) == 2 for pod in stayers), "it left", stayers, 30.0)
+
+        leaver.start()  # with its volume: as itself
+        come_up(every)
+        told = stayers[0].ask("status", "127.0.0.1:7000")
+        assert f"{leaver.name}.2" not in told.stdout
+
+        come_from_outside(every)
+
+
+def come_from_outside(every: list[Started]) -> None:
+    """The line of the documentation joins, from a network of its own."""
+    (line,) = re.findall(r"^    murmurate (node .*--peers .*)$", PAGE.read_text(), re.M)
+    words = line.replace("10.1.2.3", every[2].address).split()
+    address = words[words.index("--listen") + 1].split(":")[0]
+    space = every[0].cluster.outside(address)
+    log = every[0].cluster.folder / "outside.log"
+    with log.open("wb") as file:
+        outsider = subprocess.Popen(
+            ["ip", "netns", "exec", space, str(PROGRAM), *words],
+            stdin=subprocess.DEVNULL,
+            stderr=file,
+        )
+    try:
+        wait_for(
+            lambda: all(alive_members(pod) == len(every) + 1 for pod in every),
+            "a member from outside",
+            every,
+            TOGETHER_S,
+        )
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{log.read_text()}") from None
+    finally:
+        outsider.terminate()
+        try:
+            outsider.wait(30)
+        finally:
+            outsider.kill()
+    assert outsider.returncode == 0, log.read_text()
+
+
+def test_pools_with_codecs_of_their_own_are_one_swarm() -> None:
+    with started("overlays/heterogeneous", 1) as every:
+        come_up(every)
+        for pod in every:
+            codec = pod.environment["MURMURATE_TRAIN_CODEC"]
+            wait_for(
+                lambda pod=pod, codec=codec: (  # type: ignore[misc]
+                    pod.figures().get(f'murmurate_bytes_sent_total{{codec="{codec}"}}', 0) > 0
+                ),
+                f"{pod.name} sends {codec}",
+                every,
+                30.0,
+            )
+
+
+def test_a_workload_from_a_file_is_trained() -> None:
+    with started("overlays/gpu", 1) as every:
+        come_up(every)
+        wait_for(
+            lambda: every[0].figures().get("murmurate_accuracy", 0) > 0.3, "learns", every, 60.0
+        )
