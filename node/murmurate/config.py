@@ -419,7 +419,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         values.get("train.rule") == "average"
         and not parse_codec(values.get("train.codec", "fp32")).plain
     ):
-        wrong("train.codec", "fp32 with rule average, which exchanges sums of float64 as they are")
+        wrong("train.codec", "fp32 with rule average, which exchanges weights as they are")
     if "train.generator" in values and values.get("node.role") == "generator":
         wrong("train.generator", "none: a generator makes its batches itself")
     if "train.generator" in values and values.get("train.rule") == "average":

@@ -1003,10 +1003,8 @@ class Runtime:
             )
 
     def expected_bytes(self, head: BulkHead) -> int:
-        if isinstance(head, ShareHead):
-            if self.settings.rule != "average":
-                raise RemoteProtocolError("share", f"this run's rule is {self.settings.rule!r}")
-            return (self.layout.size + 1) * 8
+        if isinstance(head, ShareHead) and self.settings.rule != "average":
+            raise RemoteProtocolError("share", f"this run's rule is {self.settings.rule!r}")
         dtype = {torch.float32: "f4", torch.float64: "f8"}[self.layout.dtype]
         if head.dtype != dtype:
             raise RemoteProtocolError("bulk.dtype", f"{head.dtype}, the model has {dtype}")

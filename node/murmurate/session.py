@@ -183,7 +183,7 @@ def join(
         (bool(run) and not name_problem(run, NAME_BYTES_MAX), f"run {run!r}: expected a name"),
         (
             rule == "sum" or parse_codec(codec).plain,
-            f"codec {codec!r}: rule {rule!r} exchanges sums of float64 as they are: use 'fp32'",
+            f"codec {codec!r}: rule {rule!r} exchanges weights as they are: use 'fp32'",
         ),
         (join_timeout_s > 0, f"join_timeout_s {join_timeout_s}: expected more than 0"),
         (checkpoint_s > 0, f"checkpoint_s {checkpoint_s}: expected more than 0"),

@@ -110,8 +110,6 @@ class Memo:
         return wire.Description(instance="i", synced=True, **self.greeting())
 
     def expected_bytes(self, head: wire.BulkHead) -> int:
-        if isinstance(head, wire.ShareHead):
-            return 8 * self.size
         if head.dtype != "f4":
             raise RemoteProtocolError("bulk.dtype", head.dtype)
         return 4 * self.size

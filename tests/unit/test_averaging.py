@@ -9,7 +9,18 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from murmurate.core.averaging import WEIGHT_MIN, WINDOW, Averager, Merged, Receipt, Share, Stale
+from murmurate.core.averaging import (
+    ELSEWHERE,
+    GAP,
+    TWICE,
+    WEIGHT_MAX,
+    WEIGHT_MIN,
+    Averager,
+    Merged,
+    Receipt,
+    Share,
+    mass,
+)
 from murmurate.core.clock import Clock, Dot
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
@@ -33,30 +44,41 @@ def node(name: str, *values: float, epoch: int = 1) -> Averager:
     return Averager(vector(*values), name, epoch)
 
 
-def weight(of: Averager) -> float:
-    return float(of.held[-1])
+def of(share: Share) -> torch.Tensor:
+    return mass(share.model, share.weight)
+
+
+def near(*values: float) -> object:
+    """To the rounding of a few means."""
+    return pytest.approx(list(values), rel=1e-14)
 
 
 class Swarm:
     """Averagers on a bad network, and an own book of what went where."""
 
-    def __init__(self, graph: Mapping[str, tuple[str, ...]], seed: int, loss: float = 0.3) -> None:
+    def __init__(
+        self,
+        graph: Mapping[str, tuple[str, ...]],
+        seed: int,
+        loss: float = 0.3,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         self.rng = random.Random(seed)
         self.graph = dict(graph)
         self.loss = loss
         self.nodes = {
-            name: Averager(vector(*(self.rng.gauss(0, 10) for _ in range(SIZE))), name, 1)
+            name: Averager(vector(*(self.rng.gauss(0, 10) for _ in range(SIZE))).to(dtype), name, 1)
             for name in graph
         }
         self.put_in = self.total_held()
         self.mean = self.put_in[:-1] / self.put_in[-1]
         self.wire: list[tuple[str, str, Share | Receipt]] = []
-        self.assigned: dict[tuple[str, str], Share] = {}
-        self.received: dict[tuple[str, str], Share] = {}
+        self.on_links = torch.zeros(SIZE + 1, dtype=torch.float64)
+        self.given: dict[tuple[str, str], int] = {}
         self.outcomes: dict[str, int] = {}
 
     def total_held(self) -> torch.Tensor:
-        return torch.stack([one.held for one in self.nodes.values()]).sum(0)
+        return torch.stack([one.mass for one in self.nodes.values()]).sum(0)
 
     def post(self, sender: str, to: str, message: Share | Receipt) -> None:
         if self.rng.random() < self.loss:
@@ -67,7 +89,9 @@ class Swarm:
 
     def turn(self, name: str, partners: tuple[str, ...]) -> None:
         for to, share in self.nodes[name].share(dict.fromkeys(partners, 1)).items():
-            self.assigned[name, to] = share
+            if share.seq > self.given.get((name, to), 0):
+                self.given[name, to] = share.seq
+                self.on_links += of(share)
             self.post(name, to, share)
 
     def deliver(self, sender: str, to: str, message: Share | Receipt) -> None:
@@ -76,7 +100,7 @@ class Swarm:
             return
         outcome = self.nodes[to].receive(sender, message)
         if isinstance(outcome, Merged):
-            self.received[sender, to] = message
+            self.on_links -= of(message)
         kind = type(outcome).__name__
         self.outcomes[kind] = self.outcomes.get(kind, 0) + 1
         if sender not in self.graph[to]:  # nothing flows back by itself
@@ -90,75 +114,97 @@ class Swarm:
                 self.deliver(*self.wire.pop())
 
     def leak(self) -> float:
-        """The identity: held + assigned and not received - put in; the largest coordinate."""
-        out = self.total_held() - self.put_in
-        for link, share in self.assigned.items():
-            out += share.total
-            if link in self.received:
-                out -= self.received[link].total
-        return float(out.abs().max())
+        """The identity: held + given and not put in yet - put in; the largest coordinate."""
+        return float((self.total_held() + self.on_links - self.put_in).abs().max())
 
     def spread(self) -> float:
         """The largest distance of an estimate to the true mean."""
-        return max(float((n.estimate() - self.mean).abs().max()) for n in self.nodes.values())
+        return max(float((n.model - self.mean).abs().max()) for n in self.nodes.values())
 
 
 # -- by hand -------------------------------------------------------------------------------------
 
 
 def test_a_pair_by_hand() -> None:
-    a, b = node("a", 4.0), node("b", 0.0)
+    a, b = node("a", 4.0), node("b", 1.0)
     share = a.share({"b": 1})["b"]
-    assert (share.seq, share.seen, share.total.tolist()) == (1, 0, [2.0, 0.5])
-    assert (a.held.tolist(), a.estimate().tolist()) == ([2.0, 0.5], [4.0])
+    assert (share.seq, share.seen, share.weight, share.model.tolist()) == (1, 0, 0.5, [4.0])
+    assert (a.mass.tolist(), a.model.tolist()) == ([2.0, 0.5], [4.0])
     assert b.receive("a", share) == Merged(0)
-    assert b.held.tolist() == [2.0, 1.5]
+    assert b.mass.tolist() == near(3.0, 1.5)
     back = b.share({"a": 1})["a"]
-    assert (back.seen, back.total.tolist()) == (1, [1.0, 0.75])
+    assert (back.seen, of(back).tolist()) == (1, near(1.5, 0.75))
     assert a.unseen() == {"b": 0.5}
     assert a.receive("b", back) == Merged(0)
     assert a.unseen() == {"b": 0.0}
-    assert (a.held.tolist(), a.estimate().tolist()) == ([3.0, 1.25], [2.4])
+    assert (a.mass.tolist(), a.model.tolist()) == (near(3.5, 1.25), near(2.8))
 
 
 def test_several_neighbours_by_hand() -> None:
     a, b, c = node("a", 8.0), node("b", 0.0), node("c", 3.0)
     shares = a.share({"b": 1, "c": 1, "d": 1})
-    assert [share.total.tolist() for share in shares.values()] == [[2.0, 0.25]] * 3
+    assert [of(share).tolist() for share in shares.values()] == [near(2.0, 0.25)] * 3
     b.receive("a", shares["b"])
     c.receive("a", shares["c"])
-    assert [n.held.tolist() for n in (a, b, c)] == [[2.0, 0.25], [2.0, 1.25], [5.0, 1.25]]
+    expected = [near(2.0, 0.25), near(2.0, 1.25), near(5.0, 1.25)]
+    assert [n.mass.tolist() for n in (a, b, c)] == expected
     assert a.share({}) == {}
 
 
-def test_a_lost_share_is_in_the_next_and_twins_change_nothing() -> None:
+def test_a_lost_share_comes_again_and_twins_change_nothing() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    lost, first, second = (a.share({"b": 1})["b"] for _ in range(3))
-    assert b.receive("a", first) == Merged(0)
-    assert b.held.tolist() == [6.0, 1.75]  # 4 + 2 of 8
-    for late in (lost, first):
-        assert b.receive("a", late) == Stale("a later total came before")
-    assert b.receive("a", second) == Merged(0)
-    assert b.held.tolist() == [7.0, 1.875]
+    lost = a.share({"b": 1})["b"]
+    a.local(vector(1.0), Clock())
+    again = a.share({"b": 1})["b"]
+    assert again is lost
+    assert (b.receive("a", again), b.mass.tolist()) == (Merged(0), near(4.0, 1.5))
+    assert b.receive("a", lost) is TWICE
+    assert a.share({"b": 1})["b"] is lost  # its receipt is not here yet
+    a.confirm("b", b.receipt("a", 1))
+    second = a.share({"b": 1})["b"]
+    assert (second.seq, of(second).tolist()) == (2, [2.25, 0.25])
+    assert b.receive("a", second) == Merged(1)
+    assert b.receive("a", lost) is b.receive("a", second) is TWICE
+    assert b.mass.tolist() == near(6.25, 1.75)
+
+
+def test_what_does_not_follow_is_not_put_in() -> None:
+    """No honest sender gives the second before the first is confirmed; I forgot that one."""
+    a, b = node("a", 8.0), node("b", 0.0)
+    b.receive("a", a.share({"b": 1})["b"])
+    a.confirm("b", b.receipt("a", 1))
+    second = a.share({"b": 1})["b"]
+    other = node("b", 0.0)
+    assert other.receive("a", second) is GAP
+    assert other.mass.tolist() == [0.0, 1.0]
 
 
 def test_a_step_moves_the_own_model_by_just_that() -> None:
     a, b = node("a", 4.0), node("b", 0.0)
     share = a.share({"b": 1})["b"]
     assert a.local(vector(1.0), a.clock.copy()) == (Dot("a", 1, 1), 0)
-    assert (a.estimate().tolist(), a.held.tolist()) == ([5.0], [2.5, 0.5])
+    assert (a.model.tolist(), a.mass.tolist()) == ([5.0], [2.5, 0.5])
+    a.model += 2.0
+    assert a.local(vector(2.0), a.clock.copy(), in_model=True) == (Dot("a", 1, 2), 0)
+    assert a.mass.tolist() == [3.5, 0.5]
     b.receive("a", share)
     assert not b.clock  # the share was of before the step
+    a.confirm("b", b.receipt("a", 1))
     b.receive("a", a.share({"b": 1})["b"])
-    assert list(b.clock) == [Dot("a", 1, 1)]
+    assert list(b.clock) == [Dot("a", 1, 1), Dot("a", 1, 2)]
 
 
-def test_the_model_keeps_its_dtype_and_the_buffer_is_not_touched() -> None:
+def test_the_model_is_the_buffer_and_keeps_its_dtype() -> None:
     weights = torch.tensor([1.0, 2.0], dtype=torch.float32)
-    a = Averager(weights, "a", 1)
+    a, b = Averager(weights, "a", 1), Averager(torch.ones(2), "b", 1)
     a.local(torch.tensor([1.0, 1.0]), Clock())
-    assert a.estimate().dtype == torch.float32
-    assert (a.held.dtype, weights.tolist()) == (torch.float64, [1.0, 2.0])
+    share = a.share({"b": 1})["b"]
+    assert share.model.dtype == torch.float32
+    b.receive("a", share)
+    b.share({"a": 1})
+    a.receive("b", b.share({"a": 1})["a"])
+    assert a.model.data_ptr() == weights.data_ptr()
+    assert weights.tolist() == pytest.approx([1.6, 2.2])
 
 
 def test_it_goes_on_from_a_given_clock_without_changing_it() -> None:
@@ -171,14 +217,14 @@ def test_it_goes_on_from_a_given_clock_without_changing_it() -> None:
 def test_a_share_once_sent_does_not_change() -> None:
     a, b = node("a", 8.0), node("b", 2.0)
     share = a.share({"b": 1})["b"]
-    before, clock = share.total.clone(), share.clock.copy()
+    before, clock = of(share), share.clock.copy()
     b.receive("a", share)
     a.local(vector(1.0), Clock())
     b.local(vector(1.0), Clock())
     a.receive("b", b.share({"a": 1})["a"])
     b.receive("a", a.share({"b": 1})["b"])
     a.reclaim("b")
-    assert torch.equal(share.total, before)
+    assert torch.equal(of(share), before)
     assert share.clock == clock
 
 
@@ -199,23 +245,48 @@ def test_mass_is_conserved_under_loss_duplication_and_reordering(seed: int, pair
             here = swarm.nodes[rng.choice(sorted(swarm.graph))]
             delta = vector(*(rng.gauss(0, 1) for _ in range(SIZE)))
             here.local(delta, here.clock.copy())
-            swarm.put_in[:-1] += delta * here.held[-1]
+            swarm.put_in[:-1] += delta * here.weight
         assert swarm.leak() < 1e-9
-        assert all(weight(one) > 0 for one in swarm.nodes.values())
+        assert all(one.weight > 0 for one in swarm.nodes.values())
     assert swarm.outcomes["Stale"] > 50
     assert swarm.outcomes["Merged"] > 100
 
 
-def test_growing_totals_do_not_leak() -> None:
-    """Totals reach millions; what rounding takes from a counter is not taken from the mass."""
+def test_many_exchanges_leak_only_rounding() -> None:
     a, b = node("a", 1e3 / 3), node("b", -7e3 / 3)
-    for _ in range(5000):
-        share = a.share({"b": 1})["b"]
-        b.receive("a", share)
+    for turn in range(5000):
+        a.local(vector(1.0 if turn % 2 else -1.0), Clock())  # they never become the same
+        b.receive("a", a.share({"b": 1})["b"])
         a.receive("b", b.share({"a": 1})["a"])
-    assert float(share.total[0].abs()) > 1e6
-    assert weight(a) + weight(b) == pytest.approx(2.0, abs=1e-12)
-    assert float(a.held[0] + b.held[0]) == pytest.approx(-2e3, abs=1e-10)
+    assert a.weight + b.weight == pytest.approx(2.0, abs=1e-12)
+    assert float(a.mass[0] + b.mass[0]) == pytest.approx(-2e3, rel=1e-3)  # steps count by weight
+
+
+def test_of_float32_the_rounding_of_a_mean_is_all_that_leaks() -> None:
+    """Each put-in rounds to 2^-24 of a number at most, in either direction. Measured after 2,000
+    exchanges at 10 % loss, 6 seeds: 2e-7 to 5e-7 of the largest mean that was put in."""
+    for seed in range(3):
+        swarm = Swarm(UNEQUAL, seed, loss=0.1, dtype=torch.float32)
+        rng, size = swarm.rng, float(swarm.put_in.abs().max())
+        while swarm.outcomes.get("Merged", 0) < 2000:
+            name = rng.choice(sorted(swarm.graph))
+            swarm.turn(name, swarm.graph[name])
+            swarm.some()
+            here = swarm.nodes[rng.choice(sorted(swarm.graph))]
+            before = here.mass
+            here.local(torch.randn(SIZE), here.clock.copy())  # so that there is something to mix
+            swarm.put_in += here.mass - before
+            assert swarm.leak() < 3e-6 * size
+
+
+def test_models_that_are_the_same_stay_so_to_the_bit() -> None:
+    weights = torch.randn(1000)
+    a, b = Averager(weights.clone(), "a", 1), Averager(weights.clone(), "b", 1)
+    for _ in range(100):
+        b.receive("a", a.share({"b": 1})["b"])
+        a.receive("b", b.share({"a": 1})["a"])
+    assert torch.equal(a.model, weights)
+    assert torch.equal(b.model, weights)
 
 
 # -- convergence ---------------------------------------------------------------------------------
@@ -223,7 +294,7 @@ def test_growing_totals_do_not_leak() -> None:
 
 def naive(swarm: Swarm, turns: int) -> torch.Tensor:
     """The dumb twin: send the weights, the receiver takes the middle. No counters, no weight."""
-    models = {name: one.held[:-1].clone() for name, one in swarm.nodes.items()}
+    models = {name: one.model.clone() for name, one in swarm.nodes.items()}
     for _ in range(turns):
         name = swarm.rng.choice(sorted(swarm.graph))
         for to in swarm.graph[name]:
@@ -233,8 +304,8 @@ def naive(swarm: Swarm, turns: int) -> torch.Tensor:
 
 
 def forgetful(swarm: Swarm, turns: int) -> torch.Tensor:
-    """Push-sum without running sums: a lost part is lost, mass and weight."""
-    held = {name: one.held.clone() for name, one in swarm.nodes.items()}
+    """Push-sum that sends nothing again: a lost part is lost, mass and weight."""
+    held = {name: one.mass for name, one in swarm.nodes.items()}
     for _ in range(turns):
         name = swarm.rng.choice(sorted(swarm.graph))
         held[name] /= len(swarm.graph[name]) + 1
@@ -250,7 +321,7 @@ def test_estimates_tend_to_the_true_mean_where_naive_averaging_does_not(
     seed: int, pairwise: bool
 ) -> None:
     """Measured, 6 seeds, in parts of the largest distance to the mean at the start (17 to 30):
-    naive ends 0.22 to 0.49 beside the mean, push-sum without running sums 0.04 to 0.13."""
+    naive ends 0.22 to 0.49 beside the mean, push-sum that sends nothing again 0.04 to 0.13."""
     swarm = Swarm(UNEQUAL, seed)
     start = swarm.spread()
     for twin, bias in ((naive, 0.2), (forgetful, 0.03)):
@@ -277,7 +348,7 @@ def test_staleness_is_the_symmetric_difference_of_the_sets() -> None:
     sent: dict[int, frozenset[Dot]] = {}
     wire: list[tuple[str, str, Share]] = []
     figures = []
-    for _ in range(600):
+    for _ in range(900):
         name = rng.choice(sorted(swarm.graph))
         here = swarm.nodes[name]
         if rng.random() < 0.5:  # a step on weights of some time ago
@@ -287,7 +358,7 @@ def test_staleness_is_the_symmetric_difference_of_the_sets() -> None:
             sets[name].add(dot)
             basis[name] = (here.clock.copy(), frozenset(sets[name]))
         for to, share in here.share(dict.fromkeys(swarm.graph[name], 1)).items():
-            sent.setdefault(id(share.total), frozenset(sets[name]))
+            sent.setdefault(id(share.model), frozenset(sets[name]))
             wire.append((name, to, share))
         rng.shuffle(wire)
         for sender, to, share in wire[-3:]:
@@ -295,49 +366,48 @@ def test_staleness_is_the_symmetric_difference_of_the_sets() -> None:
             swarm.nodes[sender].confirm(to, swarm.nodes[to].receipt(sender, 1))
             if isinstance(outcome, Merged):
                 figures.append(outcome.staleness)
-                assert outcome.staleness == len(sent[id(share.total)] ^ sets[to])
-                sets[to] |= sent[id(share.total)]
+                assert outcome.staleness == len(sent[id(share.model)] ^ sets[to])
+                sets[to] |= sent[id(share.model)]
         assert all(set(one.clock) == sets[n] for n, one in swarm.nodes.items())
     assert len(figures) > 200
     assert max(figures) > 5
 
 
-# -- the window ----------------------------------------------------------------------------------
+# -- one share at a time -------------------------------------------------------------------------
 
 
 def test_a_frozen_partner_takes_a_bounded_part() -> None:
     a = node("a", 8.0)
-    shares = [a.share({"b": 1})["b"] for _ in range(WINDOW + 20)]
-    assert [share.seq for share in shares] == [*range(1, WINDOW + 1), *[WINDOW] * 20]
-    assert weight(a) == 2.0**-WINDOW
-    assert a.estimate().tolist() == [8.0]
+    first = a.share({"b": 1})["b"]
+    assert all(a.share({"b": 1})["b"] is first for _ in range(20))
+    assert (a.weight, a.model.tolist()) == (0.5, [8.0])
     a.share({"b": 1, "c": 1})  # all that is new goes to c
-    assert weight(a) == 2.0 ** -(WINDOW + 1)
+    assert a.weight == 0.25
     a.confirm("b", Receipt(1, epoch=1, to_epoch=1))
-    assert a.share({"b": 1})["b"].seq == WINDOW + 1
+    assert a.share({"b": 1})["b"].seq == 2
 
 
-def test_a_share_sent_again_says_the_clock_of_its_total() -> None:
+def test_a_share_sent_again_says_its_own_clock_and_what_is_seen_now() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    for _ in range(WINDOW):
-        a.share({"b": 1})
+    first = a.share({"b": 1})["b"]
     a.receive("b", b.share({"a": 1})["a"])
     a.local(vector(1.0), Clock())
     again = a.share({"b": 1})["b"]
+    assert (again.seq, again.weight, again.model is first.model) == (1, 0.5, True)
     assert not again.clock
-    assert again.seen == 1  # but what is confirmed is of now
+    assert again.seen == 1
 
 
 def test_a_node_of_no_weight_gives_nothing_away() -> None:
-    """Nobody sends to a: without the limit weight would underflow and the estimate be 0/0."""
+    """Nobody sends to a: without the limit its weight would underflow."""
     a, b = node("a", 8.0), node("b", 0.0)
     for _ in range(3000):
         for share in a.share({"b": 1}).values():
             b.receive("a", share)
             a.confirm("b", b.receipt("a", 1))
-    assert weight(a) == WEIGHT_MIN / 2
-    assert a.estimate().tolist() == [8.0]
-    assert weight(a) + weight(b) == 2.0
+    assert a.weight == WEIGHT_MIN / 2
+    assert a.model.tolist() == [8.0]
+    assert a.weight + b.weight == 2.0
 
 
 # -- restarts ------------------------------------------------------------------------------------
@@ -345,28 +415,28 @@ def test_a_node_of_no_weight_gives_nothing_away() -> None:
 
 def test_a_sender_that_restarted_counts_from_zero() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    early = [a.share({"b": 1})["b"] for _ in range(2)]
-    assert b.receive("a", early[0]) == Merged(0)
+    assert b.receive("a", a.share({"b": 1})["b"]) == Merged(0)
+    a.confirm("b", b.receipt("a", 1))
+    late = a.share({"b": 1})["b"]
     new = node("a", 6.0, epoch=2)
     share = new.share({"b": 1})["b"]
     assert b.receive("a", share) == Merged(0)
-    assert b.held.tolist() == [4.0 + 3.0, 0.5 + 0.5 + 1.0]
-    assert b.receive("a", early[1]) == Stale("to or from an earlier life")
+    assert b.mass.tolist() == near(4.0 + 3.0, 0.5 + 0.5 + 1.0)
+    assert b.receive("a", late) is ELSEWHERE
     assert b.share({"a": 2})["a"].seen == 1
 
 
 def test_a_receiver_that_restarted_does_not_take_what_its_last_life_had() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    old = a.share({"b": 1})["b"]
-    b.receive("a", old)
+    b.receive("a", a.share({"b": 1})["b"])
     a.confirm("b", b.receipt("a", 1))
     old = a.share({"b": 1})["b"]  # 2 and 0.25 on the way when b crashes
     new = node("b", 1.0, epoch=2)
-    assert new.receive("a", old) == Stale("to or from an earlier life")
+    assert new.receive("a", old) is ELSEWHERE
     share = a.share({"b": 2})["b"]  # first takes back the 2: a has 4, gives half
-    assert (share.seq, share.to_epoch, share.total.tolist()) == (1, 2, [2.0, 0.25])
+    assert (share.seq, share.to_epoch, of(share).tolist()) == (1, 2, [2.0, 0.25])
     assert new.receive("a", share) == Merged(0)
-    assert (a.held + new.held).tolist() == [8.0 + 1.0 - 4.0, 2.0 - 0.5]  # lost: what b had held
+    assert (a.mass + new.mass).tolist() == near(8.0 + 1.0 - 4.0, 2.0 - 0.5)  # lost: what b held
     a.confirm("b", Receipt(1, epoch=1, to_epoch=1))  # a late word of the dead
     assert a.unseen() == {"b": 0.25}
 
@@ -392,12 +462,13 @@ def test_after_the_last_receipt_of_a_leaver_nothing_is_lost_and_nothing_counts_t
         back = b.share({"a": 1})["a"]
         if rng.random() < 0.6:
             a.receive("b", back)
+    a.confirm("b", b.receipt("a", 1))
     a.share({"b": 1})  # never arrives
     a.confirm("b", b.receipt("a", 1))
     b.confirm("a", a.receipt("b", 1))
     assert a.reclaim("b") > 0.0
     b.reclaim("a")
-    assert (a.held + b.held).tolist() == pytest.approx([11.0, 2.0], abs=1e-12)
+    assert (a.mass + b.mass).tolist() == pytest.approx([11.0, 2.0], abs=1e-12)
     assert a.reclaim("b") == 0.0
     assert a.reclaim("nobody") == 0.0
 
@@ -405,44 +476,65 @@ def test_after_the_last_receipt_of_a_leaver_nothing_is_lost_and_nothing_counts_t
 def test_after_a_crash_at_most_the_unconfirmed_counts_twice() -> None:
     a, b, c = node("a", 8.0), node("b", 0.0), node("c", 0.0)
     b.receive("a", a.share({"b": 1})["b"])  # arrived, never confirmed
-    a.share({"b": 1})  # never arrived
     c.receive("b", b.share({"c": 1})["c"])  # half of it was passed on: 2, with a weight of 0.75
-    at_risk = a.unseen()["b"]
-    assert a.reclaim("b") == at_risk == 0.75
-    assert a.held.tolist() == [8.0, 1.0]
-    assert (a.held + c.held).tolist() == [10.0, 2.75]  # without b: 8 and 2, and 2 and 0.75 of b's
-    assert 0.0 <= float(c.estimate()) <= 8.0  # still a mean of what was put in
+    assert a.reclaim("b") == 0.5
+    assert a.mass.tolist() == [8.0, 1.0]
+    assert (a.mass + c.mass).tolist() == near(10.0, 2.75)  # without b: 8 and 2; 2 and 0.75 of b's
+    assert 0.0 <= float(c.model) <= 8.0  # still a mean of what was put in
 
 
-def test_without_reclaim_the_unconfirmed_is_missing_and_the_estimate_stays() -> None:
+def test_without_reclaim_the_unconfirmed_is_missing_and_the_model_stays() -> None:
     a = node("a", 8.0)
     a.share({"b": 1})
     a.forget("b", 1)
-    assert (a.held.tolist(), a.estimate().tolist()) == ([4.0, 0.5], [8.0])
+    assert (a.mass.tolist(), a.model.tolist()) == ([4.0, 0.5], [8.0])
+
+
+def test_what_was_taken_back_and_is_there_after_all_by_hand() -> None:
+    a, b = node("a", 8.0), node("b", 0.0)
+    first = a.share({"b": 1})["b"]
+    b.receive("a", first)
+    a.model.fill_(6.0)
+    assert a.reclaim("b") == 0.5
+    assert (a.model.tolist(), a.weight, a.reclaimed()) == ([7.0], 1.0, {"b": 1})
+    assert a.share({"b": 1}) == {}  # it may have that one already
+    a.confirm("b", b.receipt("a", 1))  # so it has
+    assert a.share({"b": 1}) == {}
+    assert a.give_again("b")
+    assert (a.model.tolist(), a.weight, a.reclaimed()) == ([6.0], 0.5, {})
+    assert not a.give_again("b")
+    assert a.share({"b": 1})["b"].model is first.model  # once more, for the receipt
+    assert b.receive("a", first) is TWICE
+    a.confirm("b", b.receipt("a", 1))
+    assert a.share({"b": 1})["b"].seq == 2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_partner_that_was_alive_after_all_gives_up_what_counted_twice(seed: int) -> None:
+def test_a_partner_that_was_alive_after_all_is_not_counted_twice(seed: int) -> None:
     rng = random.Random(seed)
     nodes = {"a": node("a", 8.0), "b": node("b", -2.0), "c": node("c", 5.0)}
     wire: list[tuple[str, str, Share]] = []
 
     def leak() -> torch.Tensor:
-        out = torch.stack([one.held for one in nodes.values()]).sum(0)
+        """Held, on the way, and less what is in at both ends."""
+        out = torch.stack([one.mass for one in nodes.values()]).sum(0)
         for name, one in nodes.items():
             for to, link in one._links.items():
-                out += link.total
-                if name in nodes[to]._received:
-                    out -= nodes[to]._received[name].total
+                if link.share is not None:
+                    there = nodes[to].receipt(name, 1).seq == link.seq
+                    out += (not link.back and not there) * of(link.share)
+                    out -= (link.back and there) * of(link.share)
         return out
 
     doubled = 0
-    for turn in range(400):
+    for turn in range(600):
         name = rng.choice("abc")
         to = rng.choice([other for other in "abc" if other != name])
         if turn < 200 and rng.random() < 0.1:
             nodes[name].reclaim(to)  # a wrong verdict
-            doubled += float(torch.stack([n.held[-1] for n in nodes.values()]).sum()) > 3.0
+            doubled += sum(one.weight for one in nodes.values()) > 3.0 + 1e-9
+        elif rng.random() < 0.5:
+            nodes[name].give_again(to)
         wire += [(name, t, share) for t, share in nodes[name].share({to: 1}).items()]
         rng.shuffle(wire)
         for _ in range(rng.randrange(3)):
@@ -450,24 +542,23 @@ def test_a_partner_that_was_alive_after_all_gives_up_what_counted_twice(seed: in
                 sender, receiver, share = wire.pop()
                 nodes[receiver].receive(sender, share)
         assert (leak() - vector(11.0, 3.0)).abs().max() < 1e-9
-        assert all(weight(one) > 0 for one in nodes.values())
+        assert all(one.weight > 0 for one in nodes.values())
     assert doubled > 0
-    assert max(abs(float(one.estimate()) - 11 / 3) for one in nodes.values()) < 1e-3
+    assert max(abs(float(one.model) - 11 / 3) for one in nodes.values()) < 1e-3
 
 
-def test_a_total_that_takes_back_more_than_is_here_waits() -> None:
+def test_what_is_taken_off_must_leave_enough() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    for _ in range(3):
-        b.receive("a", a.share({"b": 1})["b"])  # 7 and 0.875, unconfirmed
-    b.share({"c": 1, "d": 1, "e": 1})
-    b.share({"c": 1, "d": 1, "e": 1})  # b keeps 0.117
+    a.share({"b": 1})
     a.reclaim("b")
-    a.share({"c": 1, "d": 1, "e": 1})
-    small = a.share({"b": 1})["b"]  # a total of 0.125 after one of 0.875
-    before = b.held.clone()
-    assert b.receive("a", small) == Stale("takes back more than is here")
-    assert torch.equal(b.held, before)
-    assert b.receipt("a", 1).seq == 3
+    a.share({"c": 1, "d": 1})  # a third remains, less than the half that was b's
+    before = a.mass
+    assert not a.give_again("b")
+    assert torch.equal(a.mass, before)
+    a.receive("e", node("e", 2.0).share({"a": 1})["a"])
+    assert a.give_again("b")
+    assert a.mass.tolist() == near(8.0 / 3 + 1.0 - 4.0, 1 / 3)
+    assert b.weight == 1.0
 
 
 def test_a_forgotten_life_is_refused_and_its_counters_are_freed() -> None:
@@ -477,7 +568,7 @@ def test_a_forgotten_life_is_refused_and_its_counters_are_freed() -> None:
     a.reclaim("b")
     a.forget("b", 1)
     assert a.unseen() == {}
-    assert a.receive("b", late) == Stale("to or from an earlier life")
+    assert a.receive("b", late) is ELSEWHERE
     with pytest.raises(LocalProtocolError, match="b/1"):
         a.share({"b": 1})
     assert a.share({"b": 2})["b"].to_epoch == 2
@@ -495,35 +586,37 @@ def test_an_older_view_of_a_partner_shares_with_its_newest_life() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seq", "total", "seen", "field"),
+    ("seq", "weight", "model", "seen", "field"),
     [
-        (0, vector(1.0, 1.0), 0, "share.seq"),
-        (1, vector(1.0, 1.0), -1, "share.seq"),
-        (1, vector(1.0, 0.0), 0, "share.total"),
-        (1, vector(1.0, -1.0), 0, "share.total"),
-        (1, vector(1.0, math.inf), 0, "share.total"),
-        (1, vector(math.nan, 1.0), 0, "share.total"),
-        (1, vector(1.0), 0, "share.total"),
-        (1, torch.ones(2, dtype=torch.float32), 0, "share.total"),
-        (1, torch.ones(2, dtype=torch.int64), 0, "share.total"),
-        (1, torch.ones(2, 2, dtype=torch.float64), 0, "share.total"),
+        (0, 1.0, vector(1.0), 0, "share.seq"),
+        (1, 1.0, vector(1.0), -1, "share.seq"),
+        (1, 0.0, vector(1.0), 0, "share.weight"),
+        (1, -1.0, vector(1.0), 0, "share.weight"),
+        (1, math.inf, vector(1.0), 0, "share.weight"),
+        (1, math.nan, vector(1.0), 0, "share.weight"),
+        (1, 2 * WEIGHT_MAX, vector(1.0), 0, "share.weight"),
+        (1, 1.0, torch.ones(2, dtype=torch.int64), 0, "share.model"),
+        (1, 1.0, torch.ones(2, 2, dtype=torch.float64), 0, "share.model"),
     ],
 )
-def test_shares_check_themselves(seq: int, total: torch.Tensor, seen: int, field: str) -> None:
+def test_shares_check_themselves(
+    seq: int, weight: float, model: torch.Tensor, seen: int, field: str
+) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        Share(seq, 1, 1, total, Clock(), seen)
+        Share(seq, 1, 1, weight, model, Clock(), seen)
     assert caught.value.field == field
 
 
 def test_refused_before_anything_changes() -> None:
     a = node("a", 8.0)
     a.share({"b": 1})
-    before = a.held.clone()
-    with pytest.raises(RemoteProtocolError, match=r"share\.total"):
-        a.receive("b", Share(1, 1, 1, vector(1.0, 1.0, 1.0), Clock()))
+    before = a.mass
+    for model in (vector(1.0, 1.0), torch.ones(1)):
+        with pytest.raises(RemoteProtocolError, match=r"share\.model"):
+            a.receive("b", Share(1, 1, 1, 1.0, model, Clock()))
     with pytest.raises(RemoteProtocolError, match=r"receipt\.seq"):
-        a.receive("b", Share(1, 1, 1, vector(1.0, 1.0), Clock(), seen=2))
-    assert torch.equal(a.held, before)
+        a.receive("b", Share(1, 1, 1, 1.0, vector(1.0), Clock(), seen=2))
+    assert torch.equal(a.mass, before)
     assert a.receipt("b", 1).seq == 0
 
 

@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -307,12 +308,21 @@ def test_a_snapshot_and_a_share() -> None:
     assert isinstance(back, Snapshot)
     assert (back.clock, back.history, back.members) == (sent.clock, sent.history, sent.members)
     assert torch.equal(back.weights, sent.weights)
-    share = Share(4, 1, 2, torch.tensor([1.0, 0.5], dtype=torch.float64), clock(a=3), 9)
+    share = Share(4, 1, 2, 0.3, torch.tensor([1.0, 0.5]), clock(a=3), 9)
     again = received(frame_of(share))
     assert isinstance(again, Share)
     assert (again.seq, again.epoch, again.to_epoch, again.seen) == (4, 1, 2, 9)
     assert again.clock == share.clock
-    assert torch.equal(again.total, share.total)
+    assert again.weight == 0.3
+    assert torch.equal(again.model, share.model)
+
+
+def test_a_share_of_no_weight_is_refused() -> None:
+    head, tensor = wire.take_apart(Share(4, 1, 2, 0.3, torch.ones(2), clock(a=3)))
+    assert isinstance(head, wire.ShareHead)
+    for weight in (0.0, -1.0, float("nan"), float("inf"), 1e9):
+        with pytest.raises(RemoteProtocolError, match=r"share\.weight"):
+            wire.put_together(replace(head, weight=weight), tensor)
 
 
 def test_take_apart_gives_a_flat_cpu_tensor_without_a_copy() -> None:

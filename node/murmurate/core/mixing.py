@@ -1,20 +1,20 @@
 """Gossip of weights, rule `average`: one node's part in a swarm that mixes its weights.
 
-`Membership` says who is there, `Averager` holds mass, weight and counters; here is when a share
-goes to whom, and what a death, a departure or a return means for the counters. A driver talks to a
-`MixingPeer` as to a `Peer` (docs/protocol.md). Rules:
+`Membership` says who is there, `Averager` holds model, weight and shares; here is when a share goes
+to whom, and what a death, a departure or a return means for it. A driver talks to a `MixingPeer` as
+to a `Peer` (docs/protocol.md). Rules:
 
 1. A turn is due after each `commit`: one random partner on `full`, else all neighbours.
    Who makes no more updates takes turns with all of them, until the models are the same.
 2. Stop and wait: a link gets its next share when a receipt says that the last one is in. So a link
-   costs few vectors, a crash lets little count twice, and whoever is fast does not pour all its
-   weight into whoever is slow. What is not confirmed is sent again, also where the graph does not
-   lead any more.
+   costs one vector, a crash lets little count twice, and whoever is fast does not pour all its
+   weight into whoever is slow. What is not confirmed is sent again as it was, also where the graph
+   does not lead any more.
 3. Every share is answered with a receipt, and that is repeated: it is small, a share is not.
-4. Dead: take back what is unconfirmed; the counters stay for `forget_after_s`, for it may not be
-   dead. Left: the same after a time in which the last receipts arrive, and the counters go.
-5. Counters that are gone cannot be taken up again. A life that outlived them is told so by a
-   receipt for nothing, number 0, and the smaller side starts again as newcomers (`Rejoin`).
+4. Dead: take back what is unconfirmed, and keep it for `forget_after_s`, for it may not be dead:
+   then it is given again. Left: the same after a time in which the last receipts arrive, for good.
+5. What is forgotten cannot be taken up again. A life that outlived it is told so by a receipt for
+   nothing, number 0, and the smaller side starts again as newcomers (`Rejoin`).
 
 The clock never folds: there is no agreement here, so no generations. It keeps an entry for every
 life there ever was, and the wire takes 4,096 of them or 64 KiB: some thousand lives in one run.
@@ -31,7 +31,7 @@ import torch
 
 from murmurate.core import topology
 from murmurate.core.asking import Asking
-from murmurate.core.averaging import Averager, Merged, Receipt, Share
+from murmurate.core.averaging import GAP, TWICE, Averager, Merged, Receipt, Share
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import (
     Adopted,
@@ -76,19 +76,24 @@ EVEN_UPKEEPS = 16
 DEAD_MAX = 256
 """So many dead are probed in case they come back; then the one dead for longest is forgotten."""
 
-_REASONS = {"a later total came before": "duplicate", "takes back more than is here": "short"}
-
 
 @dataclass(frozen=True, slots=True)
 class Gone:
     """To myself, never to others: take back what that life of a partner has not confirmed.
 
-    What comes back was assigned some time ago: it moves the model, and weights change in `fold`.
+    What comes back was given some time ago: it moves the model, and weights change in `fold`.
     """
 
     life: int
     forget: bool
-    """For good: the counters go, too."""
+    """For good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """To myself, never to others: that life is there after all; give it again what I took back."""
+
+    life: int
 
 
 @dataclass(slots=True)
@@ -132,7 +137,7 @@ class MixingPeer:
         self.averager = Averager(replica.weights, name, epoch, replica.clock)
         if not synced:
             # Of no weight yet, it can take shares already: nothing waits for its snapshot.
-            self.averager.held.zero_()
+            self.averager.weight = 0.0
         replica.clock = self.averager.clock
         self.seq = self.clock.last(name, epoch)
         self._leaving = self._over = False
@@ -148,9 +153,9 @@ class MixingPeer:
         self._dead: dict[str, tuple[float, int]] = {}
         self._parting: dict[str, tuple[float, int]] = {}
         self._returning: Counter[str] = Counter()
-        """Of whom a `Gone` was delivered and not folded yet: no shares meanwhile."""
+        """Of whom a `Gone` or `Back` was delivered and not folded yet: no shares meanwhile."""
         self._refused: dict[str, int] = {}
-        """Lives that have no counters of mine any more."""
+        """Lives that have forgotten what I gave them."""
         self._distance: dict[str, float] = {}
         """How far the models of partners were from mine when last seen, and since."""
         self._idle = 0
@@ -158,6 +163,10 @@ class MixingPeer:
         self._gap = 0.0
         self._resting = self._told = False
         """Whether I make no more updates; and whether all have seen my model since it was even."""
+        self._fresh = True
+        """Whether my model changed since all were last due a share while I rest."""
+        self._unfolded = 0
+        """Delivered, and the driver has not folded it yet."""
         self._seq_seen = self.seq
         self._upkeep_due = 0.0
         self._asking = Asking(config.snapshot_wait_s)
@@ -187,19 +196,16 @@ class MixingPeer:
     def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
         """Put an update of mine in; a turn is due.
 
-        The own model makes just this step; the mass moves by weight × delta (`Averager.local`).
-        `in_weights`: the optimizer has changed the weights already. Either way they have the
-        rounding of a step in the model's dtype; the next merge writes them anew.
+        The own model makes just this step (`Averager.local`). `in_weights`: the optimizer has
+        changed the weights already.
         """
         (stamp,) = push.stamps
         if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
             raise LocalProtocolError(f"{stamp.dot} is not my next update")
-        dot, staleness = self.averager.local(push.payload, stamp.context)
+        dot, staleness = self.averager.local(push.payload, stamp.context, in_model=in_weights)
         self.seq += 1
-        if not in_weights:
-            self.replica.weights.add_(push.payload)
         self._distance.clear()
-        self._resting = False
+        self._resting, self._fresh = False, True
         self.turn()
         return [Applied((dot,), (staleness,))]
 
@@ -232,11 +238,7 @@ class MixingPeer:
         if not self._free(to, now):
             return None
         self._due.pop(to, None)
-        flight = self._flights.get(to)
-        # What got lost goes once more as it is: then a broken transfer can be taken up again. What
-        # landed and did not get in needs more in it, see «takes back more than is here».
-        same = self._leaving or (flight is not None and flight.lost)
-        part = 0.0 if same else 1.0 / (len(self._due) + 2)
+        part = 0.0 if self._leaving else 1.0 / (len(self._due) + 2)
         share = self.averager.assign(to, self.membership.epoch(to) or 0, part)
         if share is None:
             return None
@@ -271,7 +273,7 @@ class MixingPeer:
         if isinstance(message, Share):
             self._check_share(message, now)
             self._confirm(sender, Receipt(message.seen, message.epoch, message.to_epoch))
-            effects.append(Deliver(sender, message))
+            effects.append(self._deliver(sender, message))
         elif isinstance(message, Receipt):
             effects += self._on_receipt(sender, message)
         elif isinstance(message, SnapshotRequest):
@@ -282,7 +284,7 @@ class MixingPeer:
                 raise RemoteProtocolError("snapshot.weights", problem)
             self._check_clock("snapshot.clock", message.clock, now)
             effects += self._verdicts(self.membership.learn(message.members, now), now)
-            effects.append(Deliver(sender, message))
+            effects.append(self._deliver(sender, message))
         else:
             kind = type(message).__name__
             raise RemoteProtocolError("message", f"{kind}: the rule here is average, not sum")
@@ -306,34 +308,43 @@ class MixingPeer:
         """Whether I have a snapshot to give."""
         return self.synced
 
-    def fold(self, sender: str, message: Share | Snapshot | Gone, now: float) -> list[Effect]:
+    def _deliver(self, sender: str, message: Share | Snapshot | Gone | Back) -> Deliver:
+        self._unfolded += 1
+        return Deliver(sender, message)
+
+    def fold(
+        self, sender: str, message: Share | Snapshot | Gone | Back, now: float
+    ) -> list[Effect]:
         """Let a delivered message change the weights, or say why it does not.
 
         `Applied` for a share: one merge has one staleness, the distance of the two clocks. Its dot
         is the sender's newest update in it (number 0: it has made none), for all that came with it
         is in there as a part only, and no single update is applied.
         """
+        self._unfolded -= 1
         if isinstance(message, Snapshot):
             return self._adopt(sender, message)
-        if isinstance(message, Gone):
-            return self._take_back(sender, message)
+        if isinstance(message, Gone | Back):
+            self._fresh = True
+            changed = self._settle(sender, message)
+            return [Applied((), ())] if changed else []  # no update, but other weights
         life = (sender, message.epoch)
-        if self.averager.retired(*life):
-            detail = "its counters are gone"
-            return [Drop(sender, "stale", detail), Send(sender, Receipt(0, self.epoch, life[1]))]
         if self._leaving:
             # Else it would go with me, and the last receipts would not be the last.
             return [Drop(sender, "leaving"), *self._receipts(life)]
-        outcome = self.averager.receive(sender, message)
+        forgotten = self.averager.retired(*life)
+        outcome = GAP if forgotten else self.averager.receive(sender, message)
+        if outcome is GAP:
+            detail = "what it gave before is forgotten here"
+            return [Drop(sender, "stale", detail), Send(sender, Receipt(0, self.epoch, life[1]))]
         if not isinstance(outcome, Merged):
-            reason = _REASONS.get(outcome.reason, "stale")
+            reason = "duplicate" if outcome is TWICE else "stale"
             return [Drop(sender, reason, outcome.reason), *self._receipts(life)]
-        if self.synced:
-            self.averager.write(self.replica.weights)
         self._owed[sender] = RECEIPTS
         for name in self._distance:
             self._distance[name] += outcome.distance * outcome.moved
         self._distance[sender] = outcome.distance
+        self._fresh = True
         if self._resting:
             self._rest()
         dot = Dot(*life, message.clock.last(*life))
@@ -392,9 +403,8 @@ class MixingPeer:
     # -- inside: shares --------------------------------------------------------------------------
 
     def _check_share(self, share: Share, now: float) -> None:
-        if share.total.shape != self.averager.held.shape:
-            size, own = len(share.total) - 1, len(self.replica.weights)
-            raise RemoteProtocolError("share.total", f"{size} elements, the model has {own}")
+        if problem := payload_problem(share.model, self.replica.weights):
+            raise RemoteProtocolError("share.model", problem)
         if share.epoch < 1:
             raise RemoteProtocolError("share.epoch", f"{share.epoch}: lives are numbered from 1")
         self._check_clock("share.clock", share.clock, now)
@@ -426,7 +436,7 @@ class MixingPeer:
     def _clear(self, to: str) -> None:
         """What is confirmed is there, also when the link has not said so yet."""
         flight = self._flights.get(to)
-        if flight is not None and not flight.void and not self.averager.unconfirmed(to):
+        if flight is not None and not flight.void and self.averager.unconfirmed(to) is None:
             del self._flights[to]
 
     def _ended(self, to: str, message: object, *, lost: bool) -> None:
@@ -454,16 +464,19 @@ class MixingPeer:
         return now >= flight.again_at
 
     def _shares(self, to: str) -> bool:
-        """Whether it can get shares: alive, met, and nobody's counters are gone."""
-        life = self.membership.epoch(to)
-        if not life or to == self.name or self.membership.state(to) not in (ALIVE, SUSPECT):
+        """Whether it can get shares now."""
+        if to in self._returning or to in self.averager.reclaimed():
             return False
-        if to in self._returning:
+        return self._is_there(to, self.membership.epoch(to) or 0)
+
+    def _is_there(self, name: str, life: int) -> bool:
+        """Whether that life is alive, met, and neither of us has forgotten the other."""
+        if not life or name == self.name or self.membership.epoch(name) != life:
             return False
-        return not self._is_apart(to, life)
+        return self.membership.state(name) in (ALIVE, SUSPECT) and not self._is_apart(name, life)
 
     def _is_apart(self, name: str, life: int) -> bool:
-        """Whether its counters of me are gone, or mine of it."""
+        """Whether it has forgotten what I gave it, or I what it gave me."""
         return self._refused.get(name) == life or self.averager.retired(name, life)
 
     def _near(self) -> tuple[str, ...]:
@@ -488,10 +501,8 @@ class MixingPeer:
         self._asking.came(sender)
         if self.synced or self._leaving:
             return [Drop(sender, "unwanted", "a snapshot: I have weights, or leave")]
-        self.averager.held[:-1] += snapshot.weights
-        self.averager.held[-1] += 1.0
+        self.averager.put_in(snapshot.weights, 1.0)
         self.clock.merge(snapshot.clock)
-        self.averager.write(self.replica.weights)
         self.synced = True
         return [Adopted(sender, snapshot, (), (), ())]
 
@@ -504,7 +515,7 @@ class MixingPeer:
     # -- inside: members -------------------------------------------------------------------------
 
     def _verdicts(self, effects: list[Effect], now: float) -> list[Effect]:
-        """What a birth, a death, a departure or a return means for the counters."""
+        """What a birth, a death, a departure or a return means for what was given."""
         out = list(effects)
         for verdict in effects:
             if not isinstance(verdict, Verdict) or verdict.name == self.name:
@@ -528,7 +539,7 @@ class MixingPeer:
                 if self.averager.retired(name, life):
                     out.append(Send(name, Receipt(0, self.epoch, life)))
                 elif name in self._dead and not self._leaving and self.synced:
-                    self._due[name] = None  # it may have what I took back: the next share says so
+                    self._due[name] = None  # where its last share was left off
                 self._dead.pop(name, None)
                 self._parting.pop(name, None)
         return out
@@ -536,25 +547,36 @@ class MixingPeer:
     def _end(self, name: str, life: int, *, forget: bool) -> list[Effect]:
         """No shares any more; what is unconfirmed comes back when weights may change."""
         self._cut(name)
-        if self.averager.unconfirmed(name):
+        if self.averager.unconfirmed(name) is not None:
             self._returning[name] += 1
-            return [Deliver(name, Gone(life, forget))]
+            return [self._deliver(name, Gone(life, forget))]
         if forget:
             self.averager.close(name, life)
         return []
 
-    def _take_back(self, name: str, gone: Gone) -> list[Effect]:
+    def _settle(self, name: str, message: Gone | Back) -> bool:
+        """Take back, or give again what was; whether the weights have changed."""
         self._returning[name] -= 1
         self._returning = +self._returning
-        back = self._shares(name) and self.membership.epoch(name) == gone.life
-        if gone.forget:
-            regained = self.averager.close(name, gone.life)
-        else:
-            regained = 0.0 if back else self.averager.reclaim(name)
-        if not regained or not self.synced:
-            return []
-        self.averager.write(self.replica.weights)
-        return [Applied((), ())]  # the weights have changed, though by no update
+        there = self._is_there(name, message.life)
+        if isinstance(message, Back):
+            if not there or not self.averager.give_again(name):
+                return False  # if too little would be left: at the next upkeep
+            self._due[name] = None
+            return True
+        if message.forget:
+            return self.averager.close(name, message.life) > 0.0
+        return not there and self.averager.reclaim(name) > 0.0
+
+    def _returned(self) -> list[Effect]:
+        """Whom I took something back from, and who is there after all."""
+        names = [
+            (name, life)
+            for name, life in self.averager.reclaimed().items()
+            if name not in self._returning and self._is_there(name, life)
+        ]
+        self._returning.update(name for name, _ in names)
+        return [self._deliver(name, Back(life)) for name, life in names]
 
     def _cut(self, name: str) -> None:
         """Nothing goes to it for now, and nothing that did is waited for."""
@@ -587,7 +609,7 @@ class MixingPeer:
             if now >= since + self.config.forget_after_s:
                 effects += self._end(name, life, forget=True)
         self._forget_members(now)
-        return effects + self._rejoin()
+        return effects + self._returned() + self._rejoin()
 
     def _turn_if_idle(self) -> None:
         """Notice that I make no more updates; a step may just take its time."""
@@ -598,14 +620,21 @@ class MixingPeer:
             self._idle += 1
         self._resting = self._idle > 2 + 4 * self._gap
         if self._resting:
-            self._told = self._told and self._idle % EVEN_UPKEEPS > 0
+            if self._idle % EVEN_UPKEEPS == 0:
+                self._told, self._fresh = False, True
             self._rest()
 
     def _rest(self) -> None:
-        """Draw the replicas together until they are the same; then let everyone see mine once."""
+        """Draw the replicas together until they are the same; then let everyone see mine once.
+
+        Not without news: who rests and does not fold would pour its weight into the others.
+        """
+        if self._unfolded or not self._fresh:
+            return
         even = self.even()
         if not even or not self._told:
             self.turn()
+            self._fresh = False
         self._told = even
 
     def _forget_members(self, now: float) -> None:
@@ -627,7 +656,7 @@ class MixingPeer:
         self._refused = {n: life for n, life in self._refused.items() if epoch(n) == life}
 
     def _rejoin(self) -> list[Effect]:
-        """Where counters are gone between two sides, the smaller one starts again; of two equal
+        """Where two sides have forgotten each other, the smaller one starts again; of two equal
         ones, that without the first name."""
         live = self.membership.live()
         life = self.membership.epoch

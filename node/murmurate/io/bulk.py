@@ -68,12 +68,10 @@ class ShareHead:
     seq: int
     epoch: int
     to_epoch: int
+    weight: float
     clock: Clock
     seen: int
-
-    @property
-    def dtype(self) -> str:
-        return "f8"
+    dtype: str
 
 
 BulkHead = PushHead | SnapshotHead | ShareHead
@@ -112,9 +110,15 @@ def take_apart(message: Bulk) -> tuple[BulkHead, torch.Tensor]:
                 message.clock, message.history, message.members, _dtype_name(tensor), crc
             )
         case Share():
-            tensor = message.total
+            tensor = message.model
             head = ShareHead(
-                message.seq, message.epoch, message.to_epoch, message.clock, message.seen
+                message.seq,
+                message.epoch,
+                message.to_epoch,
+                message.weight,
+                message.clock,
+                message.seen,
+                _dtype_name(tensor),
             )
     if tensor.requires_grad or tensor.dim() != 1 or not tensor.is_cpu or not tensor.is_contiguous():
         tensor = tensor.detach().reshape(-1).cpu().contiguous()
@@ -135,7 +139,8 @@ def put_together(head: BulkHead, payload: torch.Tensor) -> Bulk:
         case SnapshotHead():
             return Snapshot(payload, head.clock, head.history, head.members, head.checksum)
         case ShareHead():
-            return Share(head.seq, head.epoch, head.to_epoch, payload, head.clock, head.seen)
+            life = (head.epoch, head.to_epoch)
+            return Share(head.seq, *life, head.weight, payload, head.clock, head.seen)
 
 
 def checksum(flat: torch.Tensor) -> int:
@@ -174,7 +179,7 @@ def bytes_by_codec(message: Bulk) -> list[tuple[str, int]]:
         case Snapshot():
             tensor = message.weights
         case Share():
-            tensor = message.total
+            tensor = message.model
     plain = "fp32" if tensor.dtype == torch.float32 else "fp64"
     return [(plain, tensor.numel() * tensor.element_size())]
 
@@ -316,6 +321,8 @@ def _head_bytes(head: BulkHead) -> tuple[bytes, int]:
                         to_epoch=head.to_epoch,
                         clock=head.clock.to_bytes(),
                         seen=head.seen,
+                        dtype=head.dtype,
+                        weight=head.weight,
                     )
                 )
         return m.SerializeToString(), work
@@ -354,8 +361,10 @@ def _read_share(m: pb.ShareHead) -> ShareHead:
         fields.number("share.seq", m.seq, 1),
         fields.number("share.epoch", m.epoch, 1),
         fields.number("share.to_epoch", m.to_epoch, 1),
+        m.weight,  # a share checks it
         fields.clock("share.clock", m.clock),
         fields.number("share.seen", m.seen),
+        _read_dtype("share.dtype", m.dtype),
     )
 
 
