@@ -263,9 +263,10 @@ def test_many_exchanges_leak_only_rounding() -> None:
 
 
 def test_of_float32_the_rounding_of_a_mean_is_all_that_leaks() -> None:
-    """Each put-in rounds to 2^-24 of a number at most, in either direction. Measured after 2,000
-    exchanges at 10 % loss, 6 seeds: 2e-7 to 5e-7 of the largest mean that was put in."""
+    """Each put-in rounds by 2^-24 of a number at most, in either direction. Measured in 2,000
+    exchanges at 10 % loss, 6 seeds: 2e-7 to 1.2e-6 of the largest sum at the start."""
     for seed in range(3):
+        torch.manual_seed(seed)
         swarm = Swarm(UNEQUAL, seed, loss=0.1, dtype=torch.float32)
         rng, size = swarm.rng, float(swarm.put_in.abs().max())
         while swarm.outcomes.get("Merged", 0) < 2000:
@@ -276,7 +277,7 @@ def test_of_float32_the_rounding_of_a_mean_is_all_that_leaks() -> None:
             before = here.mass
             here.local(torch.randn(SIZE), here.clock.copy())  # so that there is something to mix
             swarm.put_in += here.mass - before
-            assert swarm.leak() < 3e-6 * size
+            assert swarm.leak() < 5e-6 * size
 
 
 def test_models_that_are_the_same_stay_so_to_the_bit() -> None:

@@ -239,10 +239,16 @@ PIECES = {
     "added: beyond 2^62": push(stamps=[*ONE, pb.Stamp(seq=2, back=1, added=[0, 0, 2**62])]),
     "too many stamps": push(stamps=[pb.Stamp(seq=1, back=1)] * 4097),
     "a share in life 0": bulk(
-        bytes(16), number=1, total=16, share=pb.ShareHead(seq=1, to_epoch=1, clock=EMPTY)
+        bytes(16),
+        number=1,
+        total=16,
+        share=pb.ShareHead(seq=1, to_epoch=1, clock=EMPTY, dtype="f4"),
     ),
     "a share without a number": bulk(
-        bytes(16), number=1, total=16, share=pb.ShareHead(epoch=1, to_epoch=1, clock=EMPTY)
+        bytes(16),
+        number=1,
+        total=16,
+        share=pb.ShareHead(epoch=1, to_epoch=1, clock=EMPTY, dtype="f4"),
     ),
     "a snapshot without a clock": bulk(
         bytes(4), number=1, total=4, snapshot=pb.SnapshotHead(dtype="f4")
@@ -278,7 +284,7 @@ def test_the_piece_these_differ_from_is_taken() -> None:
     assert taken(
         wire.decode_frame,
         bulk(number=1, total=16, offer=True, share=pb.ShareHead(
-            seq=1, epoch=1, to_epoch=1, clock=EMPTY)),
+            seq=1, epoch=1, to_epoch=1, clock=EMPTY, dtype="f4", weight=1.0)),
     )  # fmt: skip
 
 
