@@ -27,6 +27,7 @@ from murmurate.values import (
     FOLDER,
     LIST,
     NUMBER,
+    SIZE,
     STDIN,
     TEXT,
     WHOLE,
@@ -44,6 +45,7 @@ from murmurate.values import (
     is_name,
     is_peers,
     is_shard,
+    is_size,
     is_split,
     is_workload,
     is_writable,
@@ -57,8 +59,9 @@ from murmurate.values import (
     wildcard,
 )
 
-MODES = ("gossip",)
+MODES = ("gossip", "ist")
 RULES = ("sum", "average")
+IST_RULES = ("sync", "once", "async", "lease", "fedavg")
 ROLES = ("peer", "generator")
 PREFIX = "MURMURATE_"
 
@@ -101,6 +104,15 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IstConfig:
+    """A member of independent subnet training: for whom, and how much it can do."""
+
+    coordinator: str | None = None
+    width: float = 0.0
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """Where this node keeps what it is, and how often."""
 
@@ -131,6 +143,7 @@ class Config:
 
     node: NodeConfig = field(default_factory=NodeConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    ist: IstConfig = field(default_factory=IstConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -167,6 +180,10 @@ class Key(NamedTuple):
         return f"{PREFIX}{self.section}_{self.name}".upper()
 
 
+RULE_HELP = f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)}"
+WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
+MEMORY_HELP = "for subnet, gradients and optimizer, such as 200MB (default: enough)"
+
 KEYS = (
     Key("node", "name", TEXT, is_name, "name in the swarm (default: chosen at the start)"),
     Key("node", "role", TEXT, one_of(ROLES), "peer, or generator: deals batches, has no model"),
@@ -191,14 +208,17 @@ KEYS = (
     Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
     Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
     Key("train", "every", WHOLE, whole(1), "local steps in an update"),
-    Key("train", "rule", TEXT, one_of(RULES), f"what an update does: {' or '.join(RULES)}"),
-    Key("train", "mode", TEXT, one_of(MODES), "gossip"),
+    Key("train", "rule", TEXT, one_of((*RULES, *IST_RULES)), RULE_HELP),
+    Key("train", "mode", TEXT, one_of(MODES), "gossip, or ist: a subnet, from a coordinator"),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
     Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
     Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
     Key("train", "generator", ADDRESS, is_generator, "take batches from there, not from own data"),
     Key("train", "samples", WHOLE, whole(1), "end when the whole swarm has seen so many"),
     Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
+    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist: where the coordinator is"),
+    Key("ist", "width", NUMBER, number(0, above=True), WIDTH_HELP),
+    Key("ist", "memory", SIZE, is_size, MEMORY_HELP),
     Key("checkpoint", "dir", FOLDER, is_folder, "a folder of its own; goes on from what is there"),
     Key("checkpoint", "every_s", NUMBER, number(0, above=True), "seconds between two (default 30)"),
     Key("metrics", "listen", ADDRESS, is_address, "serve /metrics, probes and a page there"),
@@ -249,6 +269,7 @@ def load(
     return Config(
         node=NodeConfig(**found["node"]),
         train=TrainConfig(**found["train"]),
+        ist=IstConfig(**found["ist"]),
         checkpoint=CheckpointConfig(**found["checkpoint"]),
         metrics=MetricsConfig(**found["metrics"]),
         report=ReportConfig(**found["report"]),
@@ -415,6 +436,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             )
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
+    problems += _subnets(values, given)
     if (
         values.get("train.rule") == "average"
         and not parse_codec(values.get("train.codec", "fp32")).plain
@@ -462,6 +484,35 @@ def listening(
         )
     elif port and (why := cannot_listen(host, port)):
         wrong(f"{section}.listen", f"{why}; another port, or 0 for a free one")
+    return problems
+
+
+def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What mode ist needs, and what only the other mode can use."""
+    coordinator = values.get("ist.coordinator")
+    found: dict[str, str] = {}
+    if values.get("train.mode") != "ist":
+        found |= {path: "only with mode ist" for path in values if path.startswith("ist.")}
+        if values.get("train.rule") in IST_RULES:
+            found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
+    else:
+        whose = "none with mode ist: it is the coordinator's"
+        paths = ("train.rule", "train.every", "train.samples", "checkpoint.dir", "report.weights")
+        if coordinator != STDIN:  # else it is for the launcher, which starts the coordinator too
+            found |= dict.fromkeys(paths, whose)
+        if values.get("train.rule") in RULES:
+            found["train.rule"] = f"{', '.join(IST_RULES)} with mode ist"
+        if values.get("node.peers") != (STDIN,):
+            found["node.peers"] = "none with mode ist: only the coordinator is spoken to"
+        others = ("train.generator", "train.codec", "train.topology", "report.audit")
+        found |= dict.fromkeys(others, "only with mode gossip")
+        found = {path: said for path, said in found.items() if path in values}
+        if coordinator is None and not _failed("ist.coordinator", values, given):
+            found["ist.coordinator"] = "where it is, such as 10.0.0.5:7100: mode ist needs one"
+    problems = []
+    for path, accepted in found.items():
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
     return problems
 
 

@@ -32,6 +32,7 @@ from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable
 from murmurate.interrupts import Interrupts
 from murmurate.io.coordinator_link import CoordinatorLink
 from murmurate.io.coordinator_values import Outgoing, structure_digest
+from murmurate.io.http import Pages
 from murmurate.io.malloc import keep_memory
 from murmurate.io.progress import Progress
 from murmurate.io.transport import Limits
@@ -121,6 +122,7 @@ class Member:
         self._memory_bytes = int(memory_bytes)
         self._join_timeout_s = join_timeout_s
         self._limits = _limits
+        self._pages: Pages | None = None
         self._leasing: Leasing | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: CoordinatorLink | None = None
@@ -144,6 +146,11 @@ class Member:
     def rule(self) -> str:
         """The coordinator's."""
         return self._leasing.rule if self._leasing is not None else ""
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where its figures are served; None: nowhere."""
+        return self._pages.address if self._pages is not None else None
 
     @property
     def connected(self) -> bool:

@@ -174,6 +174,11 @@ class _Node:
 
             generator.serve(self)
             return
+        if self.config.train.mode == "ist":
+            from murmurate import ist
+
+            ist.train(self)
+            return
         import torch  # 2 to 3 s: everything that can be wrong without it has been checked
 
         import murmurate

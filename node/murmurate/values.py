@@ -80,6 +80,7 @@ ADDRESS = Kind("text", "HOST:PORT", str)
 FILE = Kind("text", "FILE", str)
 FOLDER = Kind("text", "DIR", str)
 WHOLE = Kind("whole number", "N", int)
+SIZE = Kind("size", "SIZE", str)
 NUMBER = Kind("number", "X", float)
 FLAG = Kind("true or false", "true|false", _from_flag)
 LIST = Kind("list of text", "HOST:PORT", _from_list)
@@ -193,6 +194,19 @@ def _is_peer(value: object) -> None:
 def is_generator(value: object) -> str:
     """Where one is; `-`: the launcher says it together with go."""
     return STDIN if value == STDIN else is_advertise(value, port_min=1)
+
+
+def is_size(value: object) -> int:
+    """Bytes: a number, or one with kB, MB or GB (or KiB, MiB, GiB) behind it."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kKMGT]?)(i?)B?)?", str(value).strip())
+    if isinstance(value, str) and match is not None:
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** " kmgt".index((match[2] or " ").lower()))
+        if size > 0:
+            return size
+    raise Wrong("expected a size such as 200MB or 1.5GiB")
 
 
 def is_shard(value: object) -> Shard:
