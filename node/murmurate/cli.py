@@ -34,6 +34,7 @@ UP_KEYS = {
         *("workload", "data", "split", "batch_size", "lr", "every", "rule", "mode", "topology"),
         *("samples", "seconds"),
     ),
+    "ist": ("memory",),
     "checkpoint": ("dir", "every_s"),
     "metrics": ("listen",),
     "report": ("path",),
