@@ -281,11 +281,11 @@ def given(arguments: argparse.Namespace, keys: Iterable[Key] = KEYS) -> dict[str
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from murmurate import up
+    from murmurate import launch, up
 
     config = load(None, {}, given(arguments))
     return up.run(
-        up.plan(
+        launch.plan(
             arguments.nodes,
             config,
             kill=arguments.kill,

@@ -20,8 +20,8 @@ from murmurate.config import load
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
 from murmurate.io.progress import Progress, Staleness
+from murmurate.launch import Kill, Plan, command, cores, parse_codecs, parse_kill, parse_slow, plan
 from murmurate.report import History, Sample
-from murmurate.up import Kill, Plan, command, cores, parse_codecs, parse_kill, parse_slow, plan
 
 NAMES = ["node-0", "node-1", "node-2"]
 

@@ -1,0 +1,213 @@
+"""What `murmurate up` was asked for, and the command lines that come of it. Without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from murmurate.config import Config
+from murmurate.errors import ConfigError
+from murmurate.io.codec_choice import parse_codec
+
+GENERATOR, COORDINATOR = "generator", "coordinator"
+
+
+class Kill(NamedTuple):
+    """End this node, without a word to it, when this part of the budget is spent."""
+
+    name: str
+    part: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run of `up`: how many nodes, what each is told, and what is done to some of them."""
+
+    nodes: int = 4
+    config: Config = field(default_factory=Config)
+    kills: tuple[Kill, ...] = ()
+    slow_s: Mapping[str, float] = field(default_factory=dict)
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    generator: bool = False
+    """One more process deals the batches; the budget is its own."""
+    trajectory: bool = False
+    """Keep weights now and then, in a folder beside the report."""
+
+    @property
+    def names(self) -> list[str]:
+        return [f"node-{number}" for number in range(self.nodes)]
+
+
+def parse_kill(text: str, names: Sequence[str]) -> Kill:
+    """`node-1@30%`."""
+    match = re.fullmatch(r"(.+)@(\d{1,3}(?:\.\d+)?)%", text)
+    if match is None or not float(match[2]) < 100:
+        raise ConfigError(f"--kill {text!r}: NAME@PART% with 0 to 99 %, such as node-1@30%")
+    return Kill(_known("--kill", match[1], names), float(match[2]) / 100)
+
+
+def parse_slow(text: str, names: Sequence[str]) -> tuple[str, float]:
+    """`node-2=0.09`: seconds of sleep after each of its steps."""
+    match = re.fullmatch(r"(.+)=(\d*\.?\d+)", text)
+    if match is None:
+        raise ConfigError(f"--slow {text!r}: NAME=SECONDS, such as node-2=0.09")
+    return _known("--slow", match[1], names), float(match[2])
+
+
+def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[str, str]:
+    """`int8`, of all nodes, or `node-2=int8`, of one; the codec of each."""
+    everyone: str | None = None
+    codecs: dict[str, str] = {}
+    for text in texts:
+        name, equals, codec = text.rpartition("=")
+        if not parse_codec(codec).plain and rule == "average":
+            raise ConfigError(f"--codec {text!r}: with rule average everything is sent as it is")
+        if equals:
+            codecs[_known("--codec", name, names)] = codec
+        elif everyone is None:
+            everyone = codec
+        else:
+            raise ConfigError(f"--codec {text!r}: {everyone} was for all nodes already")
+    return {name: everyone for name in names if everyone is not None} | codecs
+
+
+def _known(option: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ConfigError(f"{option} {name!r}: one of {', '.join(names)}")
+    return name
+
+
+def plan(
+    nodes: int,
+    config: Config,
+    *,
+    kill: Sequence[str] = (),
+    slow: Sequence[str] = (),
+    codec: Sequence[str] = (),
+    generator: bool = False,
+    trajectory: bool = False,
+) -> Plan:
+    """All of it checked; ConfigError with a line for each mistake."""
+    problems: list[str] = []
+    names = Plan(nodes=nodes).names
+    kills: list[Kill] = []
+    slow_s: dict[str, float] = {}
+    codecs: dict[str, str] = {}
+    for text in kill:
+        try:
+            kills.append(parse_kill(text, [*names, GENERATOR] if generator else names))
+        except ConfigError as error:
+            problems.append(str(error))
+    for text in slow:
+        try:
+            name, seconds = parse_slow(text, names)
+        except ConfigError as error:
+            problems.append(str(error))
+        else:
+            slow_s[name] = seconds
+    try:
+        codecs = parse_codecs(codec, names, config.train.rule)
+    except ConfigError as error:
+        problems.append(str(error))
+    if len({each.name for each in kills}) < len(kills):
+        problems.append("--kill: each node at most once")
+    if generator and config.train.rule == "average":
+        problems.append("--generator: only with --rule sum")
+    if trajectory and config.report.path is None:
+        problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Plan(
+        nodes=nodes,
+        config=config,
+        kills=tuple(kills),
+        slow_s=slow_s,
+        codecs=codecs,
+        generator=generator,
+        trajectory=trajectory,
+    )
+
+
+def trajectories(plan: Plan) -> Path | None:
+    """The folder for weights kept now and then: `out.trajectory` beside `out.json`."""
+    path = plan.config.report.path
+    return Path(path).with_suffix(".trajectory") if plan.trajectory and path else None
+
+
+def command(plan: Plan, number: int, folder: Path) -> list[str]:
+    """How node `number` is started."""
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
+    name = plan.names[number]
+    threads = node.threads or max(1, cores() // plan.nodes)
+    kept_in = trajectories(plan)
+    given: dict[str, object] = {
+        "--name": name,
+        "--run": node.run,
+        "--listen": "127.0.0.1:0",
+        "--peers": "-",
+        "--seed": node.seed,
+        "--threads": threads,
+        "--workload": train.workload,
+        "--data": train.data,
+        "--split": train.split,
+        "--shard": f"{number}/{plan.nodes}",
+        "--batch-size": train.batch_size,
+        "--lr": train.lr,
+        "--every": train.every,
+        "--rule": train.rule,
+        "--mode": train.mode,
+        "--topology": train.topology,
+        "--codec": plan.codecs.get(name, train.codec),
+        "--slow-s": plan.slow_s.get(name, train.slow_s),
+        "--generator": "-" if plan.generator else None,
+        "--samples": None if plan.generator else train.samples,
+        "--seconds": None if plan.generator else train.seconds,
+        "--checkpoint": kept.dir and Path(kept.dir) / name,
+        "--checkpoint-every-s": kept.every_s,
+        "--metrics": metrics_listen(plan.config.metrics.listen, number),
+        "--weights": folder / f"{name}.npy",
+        "--trajectory": kept_in and kept_in / f"{name}.safetensors",
+    }
+    return _node(given)
+
+
+def metrics_listen(listen: str | None, number: int) -> str | None:
+    """One port after the other; 0: a free one for each."""
+    if listen is None:
+        return None
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{int(port) + number if int(port) else 0}"
+
+
+def generator_command(plan: Plan) -> list[str]:
+    """How the one that deals the batches is started."""
+    node, train = plan.config.node, plan.config.train
+    return _node(
+        {
+            "--role": "generator",
+            "--name": GENERATOR,
+            "--run": node.run,
+            "--listen": "127.0.0.1:0",
+            "--peers": "-",
+            "--seed": node.seed,
+            "--workload": train.workload,
+            "--data": train.data,
+            "--batch-size": train.batch_size,
+            "--samples": train.samples,
+            "--seconds": train.seconds,
+        }
+    )
+
+
+def _node(given: Mapping[str, object]) -> list[str]:
+    words = [f"{option}={value}" for option, value in given.items() if value is not None]
+    return [sys.executable, "-m", "murmurate.cli", "node", "--events", *words]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
