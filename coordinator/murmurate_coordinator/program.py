@@ -109,12 +109,9 @@ class Program:
         torch.manual_seed(it.seed)
         self.model = self.workload.model()
         self.structure = analyse(self.model, example_of(self.workload, self.model))
-        if not self.structure.groups and train.rule != "fedavg":
+        if not self.structure.groups:
             why = "; ".join(f"{name}: {text}" for name, text in self.structure.reasons.items())
-            raise ConfigError(
-                f"workload {train.workload}: none of its axes can be split ({why});"
-                " rule fedavg needs none"
-            )
+            raise ConfigError(f"workload {train.workload}: none of its axes can be split ({why})")
         self.tied = tied_names(self.model)
 
     def _begin(self) -> None:
