@@ -374,15 +374,21 @@ class Centre:
     def states(self) -> dict[str, int]:
         """How many members train, wait for units or the others, are away, or silent."""
         out = dict.fromkeys(("training", "waiting", "away", "silent"), 0)
-        for seat in self.roll.seats.values():
-            lease = self.rules.lease_of(seat.name)
-            if seat.revoked:
-                out["silent"] += 1
-            elif not seat.stream:
-                out["away"] += 1
-            else:
-                out["waiting" if lease is None or lease.done else "training"] += 1
+        for name in self.roll.seats:
+            out[self.state(name)] += 1
         return out
+
+    def state(self, name: str) -> str:
+        """Of one member; of one that left: gone."""
+        seat = self.roll.seats.get(name)
+        if seat is None:
+            return "gone"
+        if seat.revoked:
+            return "silent"
+        if not seat.stream:
+            return "away"
+        lease = self.rules.lease_of(name)
+        return "waiting" if lease is None or lease.done else "training"
 
     def part(self, held: Held) -> float:
         """Which part of the units that is."""

@@ -97,10 +97,15 @@ def read(centre: Centre, around: Around) -> Reading:
         shares=few(centre.shares(), max),
         staleness=report.counts(centre.staleness),
         staleness_total=centre.staleness.total,
-        parameters=sum(math.prod(t.shape) for t in centre.structure.tensors.values() if t.trained),
+        parameters=parameters(centre),
         loss=sum(losses) / len(losses) if losses else math.nan,
         around=around,
     )
+
+
+def parameters(centre: Centre) -> int:
+    """Of the whole model."""
+    return sum(math.prod(t.shape) for t in centre.structure.tensors.values() if t.trained)
 
 
 def few(values: Mapping[str, float], of_rest: Any, most: int = NAMES_MAX) -> dict[str, float]:
@@ -276,6 +281,7 @@ def rows(centre: Centre, wall_s: float) -> list[Json]:
             report.empty_row(name)
             | {
                 "role": "member",
+                "state": centre.state(name),
                 "samples": tally.samples,
                 "samples_per_s": tally.samples / wall_s if wall_s > 0 else 0.0,
                 "loss": report.number(tally.loss),

@@ -16,6 +16,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ class Program:
             self.around.ready = True
             page = self.pages.address if self.pages is not None else None
             self.emit("listening", name=figures.NAME, address=service.address, metrics=page)
-            more = f", figures at http://{page}/metrics" if page is not None else ""
+            more = f", figures at http://{page}/" if page is not None else ""
             self._say(f"listens at {service.address}{more}")
             gc.collect()
             gc.freeze()
@@ -350,6 +351,8 @@ class Program:
         if listen is None:
             return None
 
+        html = resources.files("murmurate_coordinator").joinpath("page.html").read_bytes()
+
         async def metrics(accept: str) -> Page:
             reading = await self.service.own(self._reading)
             body, kind = exposition(lambda: reading, figures.FAMILIES)(accept)
@@ -366,6 +369,7 @@ class Program:
         return Pages(
             listen,
             {
+                "/": lambda _: Page(html, "text/html; charset=utf-8"),
                 "/metrics": lambda headers: metrics(headers.get("accept", "")),
                 "/livez": livez,
                 "/readyz": readyz,
@@ -377,7 +381,14 @@ class Program:
     async def _json(self) -> Page:
         row = await self.service.own(lambda: figures.row(self.centre, self._around()))
         rows = await self.service.own(figures.rows, self.centre, self.trained_s(time.monotonic()))
-        body = json.dumps({"coordinator": row, "members": rows}, allow_nan=False).encode()
+        about = {
+            "run": self.centre.run,
+            "rule": self.centre.rules.rule,
+            "at": time.monotonic(),
+            "parameters": figures.parameters(self.centre),
+        }
+        told = about | {"coordinator": row, "members": rows}
+        body = json.dumps(told, allow_nan=False).encode()
         return Page(body, "application/json")
 
     async def _fetched(self) -> Page:
