@@ -24,9 +24,9 @@ from murmurate.values import (
     NUMBER,
     TEXT,
     WHOLE,
+    Shard,
     is_address,
     is_flag,
-    is_name,
     is_writable,
     number,
     one_of,
@@ -58,6 +58,8 @@ class TrainConfig:
     batch_size: int | None = None
     lr: float | None = None
     split: str = "none"
+    shard: Shard = field(default_factory=Shard)
+    """Of its own member, like split."""
     rule: str = "async"
     every: int = 10
     samples: int | None = None
@@ -101,7 +103,7 @@ KEYS = (
     Key("coordinator", "threads", WHOLE, whole(0), "for torch (default 1); 0: all cores"),
     *(
         _NODE[f"train.{name}"]
-        for name in ("workload", "data", "batch_size", "lr", "split", "samples", "seconds")
+        for name in ("workload", "data", "batch_size", "lr", "split", "shard", "samples", "seconds")
     ),
     Key("train", "rule", TEXT, one_of(RULES), RULES_HELP),
     Key("train", "every", WHOLE, whole(1), EVERY_HELP),
@@ -139,6 +141,3 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         place, value = given["coordinator.width"]
         problems.append(problem(place, "coordinator.width", value, "only with train = true"))
     return problems
-
-
-__all__ = ["BOOK", "KEYS", "Config", "is_name", "load"]

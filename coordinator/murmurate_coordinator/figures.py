@@ -54,6 +54,8 @@ class Around:
     checkpoint_every_s: float = math.nan
     checkpoint_failures: int | None = None
     ready: bool = False
+    shares: dict[str, float] | None = None
+    """When it ended, before the members left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +276,6 @@ def description(centre: Centre, address: str, instance: str) -> Description:
 
 def rows(centre: Centre, wall_s: float) -> list[Json]:
     """One for each member there ever was, as far as it is remembered."""
-    shares = centre.shares()
     out = []
     for name, tally in sorted(centre.roll.tallies.items()):
         out.append(
@@ -290,7 +291,6 @@ def rows(centre: Centre, wall_s: float) -> list[Json]:
                 "steps": tally.steps,
                 "staleness": tally.staleness.report(),
                 "wait_s": tally.wait_s,
-                "share": shares.get(name),
             }
         )
     return out
@@ -337,7 +337,9 @@ def whole(
 ) -> Json:
     """The report: the keys of `murmurate up`, and what only a coordinator knows."""
     own = row(centre, around)
-    members = rows(centre, wall_s)
+    shares = centre.shares() if around.shares is None else around.shares
+    own |= {"shares": few(shares, max), "leases": len(shares)}
+    members = [each | {"share": shares.get(each["name"])} for each in rows(centre, wall_s)]
     return {
         "run": centre.run,
         "mode": "ist",

@@ -43,6 +43,7 @@ from murmurate_coordinator.centre import Centre
 from murmurate_coordinator.config import Config
 from murmurate_coordinator.figures import Around
 from murmurate_coordinator.keeper import Keeper, tied_names, write_model
+from murmurate_coordinator.own import Own
 from murmurate_coordinator.rules import Partitioner
 from murmurate_coordinator.saved import LIFE, Saved, restore, save
 from murmurate_coordinator.service import CoordinatorService
@@ -54,6 +55,8 @@ REFRESH_S = 2.0
 EVALUATE_S, EVALUATE_SHARE = 5.0, 0.05
 LAST_S = 15.0
 """For the last pushes."""
+OWN_S = 3.0
+"""For its own member to end."""
 CACHE_S = 5.0
 """A model that is fetched is made at most so often."""
 LIVES = 1_000_000
@@ -78,10 +81,12 @@ class Program:
         self.around = Around()
         self.instance = secrets.token_hex(8)
         self.keeper: Keeper | None = None
+        self.own: Own | None = None
         self.before_s = 0.0
         self.began: float | None = None
         """When the first plan was made."""
         self._writing: asyncio.Task[bool] | None = None
+        self._kept_plan = 0
         self._evaluating: asyncio.Task[None] | None = None
         self._evaluate_at = 0.0
         self._cache: tuple[float, int, bytes] | None = None
@@ -177,11 +182,15 @@ class Program:
             self.emit("listening", name=figures.NAME, address=service.address, metrics=page)
             more = f", figures at http://{page}/" if page is not None else ""
             self._say(f"listens at {service.address}{more}")
+            if it.train:
+                self.own = Own(self.config, service.address)
             gc.collect()
             gc.freeze()
             await self._until_stopped()
             await self._end()
         finally:
+            if self.own is not None:
+                await asyncio.to_thread(self.own.end, OWN_S)
             if self.pages is not None:
                 await self.pages.stop()
             await service.stop()
@@ -211,11 +220,19 @@ class Program:
             if now >= tell_at and self.events:
                 await self._tell("progress")
                 tell_at = now + TELL_S
-            keeper = self.keeper
-            if keeper is not None and self._writing is None and keeper.due(now):
-                self._writing = asyncio.create_task(self._keep())
+            self._keep_when_due(now)
             if self._evaluating is None and now >= self._evaluate_at and self.began is not None:
                 self._evaluating = asyncio.create_task(self._evaluate(now))
+
+    def _keep_when_due(self, now: float) -> None:
+        keeper, rules = self.keeper, self.centre.rules
+        if keeper is None or self._writing is not None:
+            return
+        if rules.rule == "async" and rules.plan != self._kept_plan:
+            keeper.soon()  # units that moved after the checkpoint would be given back
+        if keeper.due(now):
+            self._kept_plan = rules.plan
+            self._writing = asyncio.create_task(self._keep())
 
     def _over(self) -> bool:
         return bool(self.stop.reason)
@@ -224,6 +241,8 @@ class Program:
         """What went wrong in the background is raised here."""
         if self.service.failed is not None:
             raise self.service.failed
+        if self.own is not None:
+            self.own.look()
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
@@ -239,6 +258,7 @@ class Program:
         service, centre, reason = self.service, self.centre, self.stop.reason
         wall_s = self.trained_s(time.monotonic())
         self.around.ready = False
+        self.around.shares = await service.own(centre.shares)
         await service.own(centre.stop, reason)
         until = time.monotonic() + LAST_S
         while centre.here and time.monotonic() < until:

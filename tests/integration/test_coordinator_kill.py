@@ -1,0 +1,201 @@
+"""A coordinator in a process of its own, killed and started again; its members are here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from murmurate import workloads
+from murmurate.member import Member
+from murmurate.workloads import Share, Split
+
+WAIT_S = 90.0
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.02)
+    return found
+
+
+class Coordinator:
+    """`murmurate coordinator` as anyone would start it."""
+
+    def __init__(self, folder: Path, port: int, *more: str) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "murmurate.cli", "coordinator"),
+                *("--workload", "digits", "--listen", f"127.0.0.1:{port}"),
+                *("--metrics", "127.0.0.1:0", "--checkpoint", str(folder / "state")),
+                *("--checkpoint-every-s", "0.3", "--report", str(folder / "report.json")),
+                *more,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if not k.startswith("MURMURATE_")},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        line = until(lambda: self.said(r"figures at http://(\S+)/metrics"))
+        self.page = f"http://{line[1]}"
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+        self.process.stderr.close()
+
+    def said(self, pattern: str) -> re.Match[str] | None:
+        assert self.process.poll() is None or self.lines, "it has not started"
+        return next((m for line in self.lines if (m := re.search(pattern, line))), None)
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"{self.page}{path}", timeout=WAIT_S) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def row(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.get("/coordinator.json"))["coordinator"]
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    def end(self) -> dict[str, Any]:
+        """SIGTERM: the last pushes, then the report."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(WAIT_S) == 0, "".join(self.lines)
+        self._reader.join()
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
+
+class Worker(threading.Thread):
+    def __init__(self, address: str, index: int) -> None:
+        super().__init__(daemon=True)
+        self.address, self.index = address, index
+        self.member: Member | None = None
+        self.steps = 0
+        self.failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            workload = workloads.load("digits")
+            model = workload.model()
+            optimizer = workload.optimizer(model)
+            share = Share(self.index, 2, Split("none"), 0, workload.batch_size)
+            batches = workload.batches(share)
+            with Member(
+                model,
+                optimizer,
+                run="murmurate",
+                coordinator=self.address,
+                name=f"w{self.index}",
+                width=1.0,
+                example=(next(batches)[0][:2],),
+                join_timeout_s=WAIT_S,
+            ) as member:
+                self.member = member
+                while not member.stopped:
+                    optimizer.zero_grad()
+                    workload.loss(member.model, next(batches)).backward()
+                    optimizer.step()
+                    self.steps += 1
+                    time.sleep(0.002)
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            self.failure = error
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+    return found
+
+
+def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(tmp_path: Path, port: int) -> None:
+    first = Coordinator(tmp_path, port, "--founders", "2")
+    workers = [Worker(f"127.0.0.1:{port}", k) for k in range(2)]
+    try:
+        until(lambda: first.row()["pushes"] >= 20)
+        files = sorted((tmp_path / "state").glob("checkpoint-*"))
+        until(lambda: sorted((tmp_path / "state").glob("checkpoint-*"))[-1] > files[-1])
+        leases = [worker.member.lease for worker in workers if worker.member is not None]
+        before = first.row()
+    finally:
+        first.kill()
+    steps = [worker.steps for worker in workers]
+    until(lambda: all(w.steps >= s + 20 for w, s in zip(workers, steps, strict=True)))  # free
+    second = Coordinator(tmp_path, port, "--founders", "2")
+    try:
+        assert second.said(r"goes on from .*: plan \d+, [\d,]+ pushes, 2 leases")
+        until(lambda: second.row()["members"]["training"] == 2)
+        until(lambda: second.row()["pushes"] >= before["pushes"] + 5)
+        assert [w.member.lease for w in workers if w.member is not None] == leases
+        metrics = second.get("/metrics").decode()
+        assert 'murmurate_subnet_share_ratio{member="w0"}' in metrics
+        assert "murmurate_leases 2.0" in metrics
+        assert second.get("/readyz") == b"ok\n"
+        served = tmp_path / "served.safetensors"
+        served.write_bytes(second.get("/model.safetensors"))
+        report = second.end()
+    finally:
+        second.kill()
+    for worker in workers:
+        worker.join(WAIT_S)
+        assert worker.failure is None
+        assert worker.member is not None
+        assert worker.member.steps_lost == 0
+    made = sum(worker.steps for worker in workers)
+    assert report["ended"] == "SIGTERM"
+    assert report["samples"] == made * workloads.load("digits").batch_size
+    assert {row["name"]: row["steps"] for row in report["nodes"][1:]} == {
+        f"w{worker.index}": worker.steps for worker in workers
+    }
+    assert report["shares"].keys() == {"w0", "w1"}
+    # What was assembled loads into the plain model, and knows its digits.
+    workload = workloads.load("digits")
+    for file in (served, tmp_path / "state" / "model.safetensors"):
+        model = workload.model()
+        model.load_state_dict(load_file(file))
+        found = workload.evaluate(model).accuracy
+    assert found == pytest.approx(report["accuracy_mean"])
+    assert found > 0.5
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+
+
+def test_it_trains_a_subnet_itself(tmp_path: Path, port: int) -> None:
+    """`--train`: a member of its own, which is merged like any other, and ends with it."""
+    it = Coordinator(tmp_path, port, "--train", "--width", "1")
+    try:
+        until(lambda: it.row()["pushes"] >= 3)
+        report = it.end()
+    finally:
+        it.kill()
+    own = report["nodes"][1]
+    assert (own["name"], own["share"]) == ("own-member", 1.0)
+    assert own["samples"] == report["samples"] > 0
+    assert it.said(r"own-member ends .* 0 of \d+ steps lost")
