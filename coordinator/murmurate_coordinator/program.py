@@ -82,6 +82,7 @@ class Program:
         self.instance = secrets.token_hex(8)
         self.keeper: Keeper | None = None
         self.own: Own | None = None
+        self.samples = config.train.samples
         self.before_s = 0.0
         self.began: float | None = None
         """When the first plan was made."""
@@ -208,7 +209,8 @@ class Program:
                 self.began = now
             if self._over():
                 break  # a signal came
-            if train.samples is not None and totals.samples >= train.samples:
+            self._hear_launcher()
+            if self.samples is not None and totals.samples >= self.samples:
                 stop.reason = "samples"
             elif train.seconds is not None and self.trained_s(now) >= train.seconds:
                 stop.reason = "seconds"
@@ -233,6 +235,13 @@ class Program:
         if keeper.due(now):
             self._kept_plan = rules.plan
             self._writing = asyncio.create_task(self._keep())
+
+    def _hear_launcher(self) -> None:
+        """A budget that was not in the options comes with go."""
+        line = (self.launcher.next() or "") if self.launcher is not None else ""
+        words = line.split()
+        if self.samples is None and words[:1] == ["go"] and words[-1].isdecimal():
+            self.samples = int(words[-1])
 
     def _over(self) -> bool:
         return bool(self.stop.reason)

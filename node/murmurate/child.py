@@ -42,6 +42,8 @@ class Child:
         self.curve: list[report.Point] = []
         self.counts: dict[int, int] = {}
         self.settled = False
+        self.told = False
+        """Where the coordinator is."""
         self.process = subprocess.Popen(
             list(words),
             stdin=subprocess.PIPE,

@@ -24,7 +24,7 @@ from murmurate.errors import (
     SchemaMismatch,
     TransportError,
 )
-from murmurate.values import FLAG, LIST
+from murmurate.values import FLAG, LIST, STDIN
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -103,6 +103,7 @@ examples:
   murmurate up --codec topk --codec node-2=int8     fewer bytes on the wire
   murmurate up --checkpoint runs/1                  stop it, say the same again: it goes on
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
+  murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
   murmurate up --workload my_file.py:Workload       your own model and data
 """,
     )
@@ -128,6 +129,12 @@ examples:
         default=[],
         help="how updates are sent: fp32, bf16, int8 or topk; of all nodes, or of one; again for"
         " more",
+    )
+    up.add_argument(
+        "--widths",
+        metavar="W,W,…",
+        help="mode ist: how large each node's subnet is, relative to the others' (default: as it is"
+        " fast)",
     )
     up.add_argument(
         "--generator",
@@ -283,7 +290,10 @@ def given(arguments: argparse.Namespace, keys: Iterable[Key] = KEYS) -> dict[str
 def _up(arguments: argparse.Namespace) -> int:
     from murmurate import launch, up
 
-    config = load(None, {}, given(arguments))
+    options = given(arguments)
+    if options.get("train.mode") == "ist":
+        options["ist.coordinator"] = STDIN  # one of the processes that are started
+    config = load(None, {}, options)
     return up.run(
         launch.plan(
             arguments.nodes,
@@ -293,6 +303,7 @@ def _up(arguments: argparse.Namespace) -> int:
             codec=arguments.codec,
             generator=arguments.generator,
             trajectory=arguments.trajectory,
+            widths=arguments.widths,
         )
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from murmurate.config import Config
+from murmurate.config import IST_RULES, Config
 from murmurate.errors import ConfigError
 from murmurate.io.codec_choice import parse_codec
 
@@ -35,8 +35,19 @@ class Plan:
     codecs: Mapping[str, str] = field(default_factory=dict)
     generator: bool = False
     """One more process deals the batches; the budget is its own."""
+    widths: tuple[float, ...] = ()
+    """Mode ist: how large each subnet is, relative to the others'; none: as they are fast."""
     trajectory: bool = False
     """Keep weights now and then, in a folder beside the report."""
+
+    @property
+    def ist(self) -> bool:
+        return self.config.train.mode == "ist"
+
+    @property
+    def rule(self) -> str:
+        rule = self.config.train.rule
+        return "async" if self.ist and rule not in IST_RULES else rule
 
     @property
     def names(self) -> list[str]:
@@ -91,6 +102,7 @@ def plan(
     codec: Sequence[str] = (),
     generator: bool = False,
     trajectory: bool = False,
+    widths: str | None = None,
 ) -> Plan:
     """All of it checked; ConfigError with a line for each mistake."""
     problems: list[str] = []
@@ -98,9 +110,11 @@ def plan(
     kills: list[Kill] = []
     slow_s: dict[str, float] = {}
     codecs: dict[str, str] = {}
+    ist = config.train.mode == "ist"
+    others = [GENERATOR] if generator else [COORDINATOR] if ist else []
     for text in kill:
         try:
-            kills.append(parse_kill(text, [*names, GENERATOR] if generator else names))
+            kills.append(parse_kill(text, [*names, *others]))
         except ConfigError as error:
             problems.append(str(error))
     for text in slow:
@@ -120,6 +134,21 @@ def plan(
         problems.append("--generator: only with --rule sum")
     if trajectory and config.report.path is None:
         problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
+    shares: list[float] = []
+    try:
+        shares = parse_widths(widths, nodes, "--nodes") if widths is not None else []
+    except ConfigError as error:
+        problems.append(str(error))
+    for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
+        if given and not ist:
+            problems.append(f"{option}: only with --mode ist")
+    for option, here in (
+        ("--generator", generator),
+        ("--trajectory", trajectory),
+        ("--codec", codec),
+    ):
+        if here and ist:
+            problems.append(f"{option}: only with --mode gossip")
     if problems:
         raise ConfigError("\n".join(problems))
     return Plan(
@@ -130,7 +159,26 @@ def plan(
         codecs=codecs,
         generator=generator,
         trajectory=trajectory,
+        widths=tuple(shares),
     )
+
+
+def parse_widths(text: str | None, peers: int, option: str = "--peers") -> list[float]:
+    """`4,2,1,1`: one for each peer, above 0; None: all alike."""
+    if peers < 1:
+        raise ConfigError(f"{option} {peers}: must be at least 1")
+    if text is None:
+        return [1.0] * peers
+    try:
+        widths = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--widths {text!r}: expected numbers like 4,2,1,1") from None
+    if len(widths) != peers:
+        raise ConfigError(f"--widths {text}: {len(widths)} widths for {peers} peers")
+    for width in widths:
+        if not 0 < width < float("inf"):
+            raise ConfigError(f"--widths {text}: {width:g} must be above 0")
+    return widths
 
 
 def trajectories(plan: Plan) -> Path | None:
@@ -204,9 +252,63 @@ def generator_command(plan: Plan) -> list[str]:
     )
 
 
+def member_command(plan: Plan, number: int) -> list[str]:
+    """How a member of independent subnet training is started."""
+    node, train = plan.config.node, plan.config.train
+    name = plan.names[number]
+    return _node(
+        {
+            "--name": name,
+            "--run": node.run,
+            "--peers": "-",
+            "--mode": "ist",
+            "--coordinator": "-",
+            "--width": plan.widths[number] if plan.widths else None,
+            "--memory": plan.config.ist.memory or None,
+            "--seed": node.seed,
+            "--threads": node.threads or max(1, cores() // plan.nodes),
+            "--workload": train.workload,
+            "--data": train.data,
+            "--split": train.split,
+            "--shard": f"{number}/{plan.nodes}",
+            "--batch-size": train.batch_size,
+            "--lr": train.lr,
+            "--slow-s": plan.slow_s.get(name, train.slow_s),
+            "--metrics": metrics_listen(plan.config.metrics.listen, number + 1),
+        }
+    )
+
+
+def coordinator_command(plan: Plan, *, listen: str = "127.0.0.1:0") -> list[str]:
+    """How the coordinator is started; its budget, if it is the workload's, comes with go."""
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
+    given: dict[str, object] = {
+        "--run": node.run,
+        "--listen": listen,
+        "--founders": plan.nodes,
+        "--seed": node.seed,
+        "--workload": train.workload,
+        "--data": train.data,
+        "--batch-size": train.batch_size,
+        "--lr": train.lr,
+        "--rule": plan.rule,
+        "--every": train.every if train.every > 1 else None,
+        "--samples": train.samples,
+        "--seconds": train.seconds,
+        "--checkpoint": kept.dir and Path(kept.dir) / COORDINATOR,
+        "--checkpoint-every-s": kept.every_s if kept.dir else None,
+        "--metrics": metrics_listen(plan.config.metrics.listen, 0),
+    }
+    return _process(COORDINATOR, given)
+
+
 def _node(given: Mapping[str, object]) -> list[str]:
+    return _process("node", given)
+
+
+def _process(kind: str, given: Mapping[str, object]) -> list[str]:
     words = [f"{option}={value}" for option, value in given.items() if value is not None]
-    return [sys.executable, "-m", "murmurate.cli", "node", "--events", *words]
+    return [sys.executable, "-m", "murmurate.cli", kind, "--events", *words]
 
 
 def cores() -> int:

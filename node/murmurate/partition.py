@@ -24,6 +24,7 @@ from murmurate.core.partition import (
     deal,
 )
 from murmurate.errors import ConfigError
+from murmurate.launch import parse_widths
 from murmurate.workloads import Share, Split, Workload, load
 
 COPIES = 3
@@ -54,24 +55,6 @@ def run(workload: str, peers: int, widths: str | None, data: str | None, seed: i
     check_identity(structure, shares)
     show(Console(), it.name, model, structure, shares, example)
     return 0
-
-
-def parse_widths(text: str | None, peers: int) -> list[float]:
-    """`4,2,1,1`: one for each peer, above 0; None: all alike."""
-    if peers < 1:
-        raise ConfigError(f"--peers {peers}: must be at least 1")
-    if text is None:
-        return [1.0] * peers
-    try:
-        widths = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--widths {text!r}: expected numbers like 4,2,1,1") from None
-    if len(widths) != peers:
-        raise ConfigError(f"--widths {text}: {len(widths)} widths for {peers} peers")
-    for width in widths:
-        if not 0 < width < float("inf"):
-            raise ConfigError(f"--widths {text}: {width:g} must be above 0")
-    return widths
 
 
 class _Seen(Exception):

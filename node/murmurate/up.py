@@ -36,21 +36,24 @@ from murmurate.view import Scene, View
 
 STOP_S = 15.0
 """A node that was told to stop has this long before it is killed."""
-LATE_S = 60.0
-"""After the first node is done the others have this long: a run ends by itself."""
 JOIN_S = 45.0
 POLL_S = 0.05
 LINES_MAX = 50
 """Of what one node writes to standard error are shown."""
-ALONE_S = 5.0
-"""A generator without any peer left is stopped after this."""
 
 
 class Up:
+    late_s = 60.0
+    """After the first node is done the others have this long: a run ends by itself."""
+    alone_s = 5.0
+    """A generator without any peer left is stopped after this."""
+
     def __init__(self, plan: Plan, view: View, folder: Path) -> None:
         self.plan = plan
         self.view = view
         self.children: list[Child] = []
+        self.gone: list[Child] = []
+        """Processes in whose place there is another one."""
         self.folder = folder
         self.selector = selectors.DefaultSelector()
         self.kills = list(plan.kills)
@@ -69,6 +72,11 @@ class Up:
     def peers(self) -> list[Child]:
         return [child for child in self.children if child is not self.generator]
 
+    @property
+    def judges(self) -> list[Child]:
+        """If one of them got to the end, so did the run."""
+        return self.peers
+
     def start(self) -> None:
         if (kept := trajectories(self.plan)) is not None:
             kept.mkdir(exist_ok=True)
@@ -82,14 +90,18 @@ class Up:
             self.generator = Child(GENERATOR, generator_command(self.plan))
             started.append(self.generator)
         for child in started:
-            self.children.append(child)
-            for pipe, hear in (
-                (child.process.stdout, self._event),
-                (child.process.stderr, self._complaint),
-            ):
-                assert pipe is not None
-                os.set_blocking(pipe.fileno(), False)
-                self.selector.register(pipe, selectors.EVENT_READ, Pipe(child, pipe, hear))
+            self.begin(child)
+
+    def begin(self, child: Child) -> None:
+        """Listen to a process that was started."""
+        self.children.append(child)
+        for pipe, hear in (
+            (child.process.stdout, self._event),
+            (child.process.stderr, self._complaint),
+        ):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self.selector.register(pipe, selectors.EVENT_READ, Pipe(child, pipe, hear))
 
     def run(self) -> None:
         self.start()
@@ -120,9 +132,13 @@ class Up:
             self._complaint(child, line)  # a workload that prints
             return
         child.hear(event)
-        if child.state == DONE and child is not self.generator:
+        if child.state == DONE and child in self.peers:
             self.ended = time.monotonic()
             self.first_ended = self.first_ended or self.ended
+        self._heard(child, event)
+
+    def _heard(self, child: Child, event: dict[str, object]) -> None:
+        """Something was said."""
 
     def _complaint(self, child: Child, line: str) -> None:
         child.errors.append(line)
@@ -163,6 +179,12 @@ class Up:
         for child in alive:
             if child.state == WAITING:  # a late one
                 self._go(child)
+        self._carry_out_kills()
+        if self.first_ended is not None and now > self.first_ended + self.late_s and alive:
+            self.view.say(f"{', '.join(child.name for child in alive)} did not end; stopped")
+            self.stop()
+
+    def _carry_out_kills(self) -> None:
         for kill in list(self.kills):
             if self._part() >= kill.part:
                 self.kills.remove(kill)
@@ -171,9 +193,6 @@ class Up:
                     child.state = KILLED
                     child.process.kill()
                     self.view.say(f"{child.name} killed at {self._part():.0%}, as asked")
-        if self.first_ended is not None and now > self.first_ended + LATE_S and alive:
-            self.view.say(f"{', '.join(child.name for child in alive)} did not end; stopped")
-            self.stop()
 
     def _mind_generator(self, generator: Child, alive: Sequence[Child], now: float) -> None:
         if generator.code is not None and generator.state != DONE and self.stop_at is None:
@@ -181,7 +200,7 @@ class Up:
             self.stop()
         elif list(alive) == [generator]:
             self.alone_at = self.alone_at or now
-            if now > self.alone_at + ALONE_S:
+            if now > self.alone_at + self.alone_s:
                 self.stop()
 
     def _gather(self, alive: Sequence[Child], now: float) -> None:
@@ -237,10 +256,14 @@ class Up:
             return 0.0
         parts = [0.0]
         if self.budget:
-            parts.append(sum(child.row["samples"] for child in self.children) / self.budget)
+            parts.append(self._spent() / self.budget)
         if seconds := self.plan.config.train.seconds:
             parts.append((time.monotonic() - self.went) / seconds)
         return min(1.0, max(parts))
+
+    def _spent(self) -> int:
+        """Samples of the whole swarm."""
+        return sum(child.row["samples"] for child in self.children)
 
     def _scene(self) -> Scene:
         now = time.monotonic()
@@ -302,12 +325,20 @@ class Up:
         return {name: f"{file.parent.name}/{file.name}" for name, file in sorted(files.items())}
 
 
+def _kind(plan: Plan) -> type[Up]:
+    if plan.config.train.mode == "ist":
+        from murmurate.up_ist import UpIst
+
+        return UpIst
+    return Up
+
+
 def run(plan: Plan) -> int:
     """Carry a plan out; 0 when a node got to the end."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="murmurate-")))
         view = View()
-        swarm = Up(plan, view, folder)
+        swarm = _kind(plan)(plan, view, folder)
         stack.callback(_clear, swarm)
         for each in (signal.SIGTERM, signal.SIGINT):
             stack.callback(signal.signal, each, signal.signal(each, _interrupt))
@@ -331,7 +362,7 @@ def run(plan: Plan) -> int:
                 Path(plan.config.report.path).write_text(text, encoding="utf-8")
         if interrupted:
             return 130
-        if any(child.state == DONE for child in swarm.peers):
+        if any(child.state == DONE for child in swarm.judges):
             return 0
         codes = {child.code for child in swarm.children}
         return next((code for code in (2, 3) if codes == {code}), 4)
@@ -340,7 +371,7 @@ def run(plan: Plan) -> int:
 def _clear(swarm: Up) -> None:
     """Nothing that was started stays behind, whatever happened."""
     swarm.kill_all()
-    for child in swarm.children:
+    for child in (*swarm.children, *swarm.gone):
         child.process.wait()
         for pipe in (child.process.stdin, child.process.stdout, child.process.stderr):
             if pipe is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -36,6 +36,9 @@ class Scene:
     rows: Sequence[Json] = ()
     bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+
+    def with_note(self, note: str) -> Scene:
+        return replace(self, note=note)
 
 
 class View:
@@ -100,17 +103,19 @@ def line(scene: Scene) -> str:
     """The same in one line."""
     parts = [f"{scene.elapsed_s:6.1f} s", f"{min(scene.part, 1.0):4.0%}"]
     live_rows = [row for row in scene.rows if row.get("state") in ("training", "done")]
+    training = [row for row in live_rows if row["role"] != "coordinator"]
     if live_rows:
-        parts.append(f"{len(live_rows)} nodes")
-        parts.append(f"{sum(row['samples'] for row in scene.rows):,} samples")
-        parts.append(f"{sum(row['samples_per_s'] for row in live_rows):,.0f}/s")
-        for name, shape in (("loss", ".3f"), ("accuracy", ".1%")):
-            known = [row[name] for row in live_rows if row[name] is not None]
+        parts.append(f"{len(training)} nodes")
+        trained = [row for row in scene.rows if row["role"] != "coordinator"]
+        parts.append(f"{sum(row['samples'] for row in trained):,} samples")
+        parts.append(f"{sum(row['samples_per_s'] for row in training):,.0f}/s")
+        for name, shape, rows in (("loss", ".3f", training), ("accuracy", ".1%", live_rows)):
+            known = [row[name] for row in rows if row[name] is not None]
             if known:
                 parts.append(f"{name} {sum(known) / len(known):{shape}}")
-        seen = sum(row["staleness"]["count"] for row in live_rows)
+        seen = sum(row["staleness"]["count"] for row in training)
         if seen:
-            total = sum(row["staleness"]["count"] * row["staleness"]["mean"] for row in live_rows)
+            total = sum(row["staleness"]["count"] * row["staleness"]["mean"] for row in training)
             parts.append(f"staleness {total / seen:.1f}")
         if scene.bytes_per_s:
             parts.append(f"{sum(scene.bytes_per_s.values()) / 1e6:.1f} MB/s")
@@ -130,7 +135,10 @@ def table(
     )
     picture.add_column("node", no_wrap=True)
     picture.add_column("state", no_wrap=True)
+    shares = any("share" in row for row in rows)
     names = ["samples", "per s", "loss", "accuracy", "applied", "staleness", "p99"]
+    if shares:
+        names = ["share", *names, "waited"]
     for name in [*names, "MB/s" if bytes_per_s is not None else "MB sent"]:
         picture.add_column(name, justify="right", no_wrap=True)
     placed = any("address" in row for row in rows)
@@ -144,6 +152,7 @@ def table(
         picture.add_row(
             row["name"],
             Text(state, style={"died": "red", "killed": "yellow"}.get(state, "")),
+            *([_maybe(row.get("share"), ".0%")] if shares else []),
             f"{row['samples']:,}",
             f"{row['samples_per_s']:,.0f}",
             _maybe(row["loss"], ".4f"),
@@ -151,6 +160,7 @@ def table(
             f"{row['updates_applied']:,}",
             f"{row['staleness']['mean']:.2f}",
             f"{row['staleness']['p99']:,}",
+            *([f"{row['wait_s']:.1f} s"] if shares else []),
             f"{sent / 1e6:,.1f}",
             *([str(row.get("address", ""))] if placed else []),
         )
@@ -164,6 +174,13 @@ def summary(report: Json) -> list[str]:
         lines[0] += (
             f"; accuracy {report['accuracy_mean']:.1%} on average,"
             f" {report['accuracy_min']:.1%} at least"
+        )
+    if report["mode"] == "ist" and "coverage" in report:
+        covered = report["coverage"]
+        least = min(covered, key=covered.__getitem__, default="")
+        lines.append(
+            f"{report['pushes']:,} pushes in {report['plans']:,} plans"
+            + (f"; the least trained is {least}: {covered[least]:.0%} of it" if least else "")
         )
     if report["staleness"]["count"]:
         predicted = report["staleness_predicted"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,18 @@ from murmurate.config import load
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
 from murmurate.io.progress import Progress, Staleness
-from murmurate.launch import Kill, Plan, command, cores, parse_codecs, parse_kill, parse_slow, plan
+from murmurate.launch import (
+    Kill,
+    Plan,
+    command,
+    coordinator_command,
+    cores,
+    member_command,
+    parse_codecs,
+    parse_kill,
+    parse_slow,
+    plan,
+)
 from murmurate.report import History, Sample
 
 NAMES = ["node-0", "node-1", "node-2"]
@@ -296,3 +308,51 @@ def test_a_run_ends_with_a_few_lines() -> None:
     assert "accuracy 90.0% on average" in text
     assert "(predicted 1.40)" in text
     assert "2 messages rejected: nan" in text
+
+
+# -- mode ist --------------------------------------------------------------------------------------
+
+
+def subnets(**more: str) -> Any:
+    return load(None, {}, {"train.mode": "ist", "ist.coordinator": "-"} | more)
+
+
+def test_a_coordinator_and_members_of_unequal_widths() -> None:
+    config = subnets(**{"train.rule": "lease", "train.every": "20", "ist.memory": "200MB"})
+    made = plan(3, config, widths="4,2,1", kill=["coordinator@20%"], slow=["node-2=0.1"])
+    assert made.rule == "lease"
+    assert made.kills == (Kill("coordinator", 0.2),)
+    words = coordinator_command(made)
+    for each in ("coordinator", "--rule=lease", "--founders=3", "--every=20"):
+        assert each in words
+    words = member_command(made, 2)
+    for each in ("--mode=ist", "--width=1.0", "--memory=200000000", "--slow-s=0.1", "--shard=2/3"):
+        assert each in words
+    assert not [word for word in words if word.startswith(("--rule", "--samples", "--every"))]
+
+
+def test_the_rule_of_mode_ist_is_async_unless_another_is_asked_for() -> None:
+    made = plan(2, subnets())
+    assert "--rule=async" in coordinator_command(made)
+    assert not [word for word in member_command(made, 0) if word.startswith("--width")]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"widths": "4,2"}, "--widths 4,2: 2 widths for 3 peers"),
+        ({"widths": "4,0,1"}, "0 must be above 0"),
+        ({"widths": "4,x,1"}, "expected numbers like 4,2,1,1"),
+        ({"codec": ["int8"]}, "--codec: only with --mode gossip"),
+        ({"generator": True}, "--generator: only with --mode gossip"),
+        ({"kill": ["generator@10%"]}, "--kill"),
+    ],
+)
+def test_what_cannot_be_asked_of_mode_ist(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan(3, subnets(), **more)
+
+
+def test_widths_are_for_mode_ist() -> None:
+    with pytest.raises(ConfigError, match="--widths: only with --mode ist"):
+        plan(2, load(), widths="1,2")
