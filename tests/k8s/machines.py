@@ -26,14 +26,12 @@ from typing import TypeVar
 
 from tests.k8s.kubelet import environment, here, lay_out, mounts, pod_name, port_number
 from tests.k8s.manifests import Object, Pod
+from tests.k8s.names import DOMAIN, Names
 
 SUBNET = "10.79.0"
 CLONE_NEWNET = 0x40000000
 PROGRAM = Path(sys.executable).parent / "murmurate"
-SETPRIV = (
-    *("setpriv", "--reuid=10001", "--regid=10001", "--clear-groups", "--no-new-privs"),
-    *("--bounding-set=-all", "--inh-caps=-all"),
-)
+SETPRIV = ("setpriv", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
 T = TypeVar("T")
 
 
@@ -53,8 +51,11 @@ def run(*command: str) -> None:
 class Started:
     """One pod, and what is done to it."""
 
-    def __init__(self, cluster: Cluster, pod: Pod, number: int, index: int) -> None:
-        self.cluster, self.pod = cluster, pod
+    def __init__(
+        self, cluster: Cluster, pod: Pod, number: int, index: int, program: str = str(PROGRAM)
+    ) -> None:
+        self.cluster, self.pod, self.program = cluster, pod, program
+        self.user = pod.spec["securityContext"]["runAsUser"]
         self.name = pod_name(pod, number)
         self.address = f"{SUBNET}.{index + 1}"
         self.space = f"{cluster.prefix}{index}"
@@ -64,29 +65,32 @@ class Started:
         self.places = lay_out(cluster.folder / self.name, every)
         self.writable = [self.places[mount.path] for mount in every if mount.writable]
         for place in self.places.values():
-            for file in place.rglob("*.toml"):
+            for file in (*place.rglob("*.toml"), *place.rglob("prometheus.yml")):
                 file.write_text(here(file.read_text(), self.places))
         for place in self.writable:
-            os.chown(place, 10001, 10001)  # what fsGroup is for
+            os.chown(place, self.user, self.user)  # what fsGroup is for
         told = environment(pod, number, self.address)
         self.environment = {
             "PATH": f"{PROGRAM.parent}:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": str(self.places["/tmp"]),
-            "TMPDIR": str(self.places["/tmp"]),
+            **{key: str(self.places.get("/tmp", "/")) for key in ("HOME", "TMPDIR")},
             "PYTHONDONTWRITEBYTECODE": "1",
             **{key: here(value, self.places) for key, value in told.items()},
         }
         self.arguments = [here(each, self.places) for each in pod.container["args"]]
 
     def command(self, *arguments: str) -> list[str]:
-        """`murmurate …` as in the container."""
+        """The program with these arguments as in the container."""
         quoted = shlex.quote
+        user = (f"--reuid={self.user}", f"--regid={self.user}")
         steps = [
             "mount --make-rprivate /",
-            f"mount --bind {quoted(str(self.cluster.hosts))} /etc/hosts",
+            *(
+                f"mount --bind {quoted(str(self.cluster.folder / name))} /etc/{name}"
+                for name in ("hosts", "resolv.conf")
+            ),
             *(f"mount --bind {quoted(str(at))} {quoted(str(at))}" for at in self.writable),
             "mount -o remount,bind,ro /",
-            shlex.join(["exec", *SETPRIV, str(PROGRAM), *arguments]),
+            shlex.join(["exec", *SETPRIV, *user, self.program, *arguments]),
         ]
         return [
             *("ip", "netns", "exec", self.space, "unshare", "--mount"),
@@ -164,7 +168,7 @@ class Started:
         """One try of a probe, as the manifest has it."""
         how = self.pod.container[f"{probe}Probe"]
         action = how["httpGet"]
-        status, _ = self.get(action["port"], action["path"], how["timeoutSeconds"])
+        status, _ = self.get(action["port"], action["path"], how.get("timeoutSeconds", 1))
         return 200 <= status < 400
 
     def wait_started(self) -> float:
@@ -200,6 +204,12 @@ class Cluster:
         self.folder.chmod(0o755)
         self.hosts = self.folder / "hosts"
         self.hosts.write_text("127.0.0.1 localhost\n")
+        # As a kubelet writes it; nobody answers there unless a test starts `Names`.
+        (self.folder / "resolv.conf").write_text(
+            f"search {DOMAIN} svc.cluster.local cluster.local\n"
+            f"nameserver {SUBNET}.254\noptions ndots:5\n"
+        )
+        self.names: Names | None = None
         self.pods: list[Started] = []
         self.others: list[str] = []
         self.hub = f"{self.prefix}hub"
@@ -208,9 +218,15 @@ class Cluster:
         run("ip", "-n", self.hub, "addr", "add", f"{SUBNET}.254/24", "dev", "bridge0")
         run("ip", "-n", self.hub, "link", "set", "bridge0", "up")
 
-    def pod(self, pod: Pod, number: int, service: str) -> Started:
+    def name_server(self) -> Names:
+        """One at the address that is in the pods' resolv.conf."""
+        self.names = self.inside(lambda: Names(f"{SUBNET}.254"))
+        self.names.start()
+        return self.names
+
+    def pod(self, pod: Pod, number: int, service: str, program: str = str(PROGRAM)) -> Started:
         """A new one, not yet started; the service's name stands for it at once."""
-        started = Started(self, pod, number, len(self.pods))
+        started = Started(self, pod, number, len(self.pods), program)
         self.pods.append(started)
         space = started.space
         run("ip", "netns", "add", space)
@@ -265,6 +281,8 @@ class Cluster:
     def close(self) -> None:
         for pod in self.pods:
             pod.kill()
+        if self.names is not None:
+            self.names.close()
         for space in (*(pod.space for pod in self.pods), *self.others, self.hub):
             with contextlib.suppress(AssertionError):
                 run("ip", "netns", "del", space)

@@ -5,15 +5,17 @@ Real processes in namespaces of their own (tests/k8s/machines.py); needs root. R
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from tests.k8s.machines import PROGRAM, Cluster, Started, cannot_start
-from tests.k8s.manifests import ROOT, needs_kubectl, objects, pods
+from tests.k8s.manifests import ROOT, needs, needs_kubectl, objects, of_kind, pods, title, tool
 
 pytestmark = [
     needs_kubectl,
@@ -178,4 +180,48 @@ def test_a_workload_from_a_file_is_trained() -> None:
         come_up(every)
         wait_for(
             lambda: every[0].figures().get("murmurate_accuracy", 0) > 0.3, "learns", every, 60.0
+        )
+
+
+@needs("prometheus")
+def test_prometheus_finds_the_pods_by_name_and_the_rules_work() -> None:
+    """The rendered Prometheus, with the cluster's answers for the service's SRV record."""
+    found = objects("overlays/gossip") + objects("overlays/monitoring")
+    with started("overlays/gossip", 2) as every:
+        cluster = every[0].cluster
+        cluster.found = found
+        (pod,) = (each for each in pods(found) if each.title == "StatefulSet/murmurate-prometheus")
+        prometheus = cluster.pod(pod, 0, "murmurate-prometheus", str(tool("prometheus")))
+        (service,) = (
+            each["spec"] for each in of_kind(found, "Service") if title(each) == "Service/murmurate"
+        )
+        cluster.name_server().services["murmurate"] = (
+            {each.name: each.address for each in every},
+            {port["name"]: port["port"] for port in service["ports"]},
+        )
+        prometheus.start()
+        everyone = [*every, prometheus]
+        come_up(every)
+        wait_for(lambda: prometheus.passes("readiness"), "Prometheus", everyone, 60.0)
+
+        def ask(query: str) -> list[tuple[str, float]]:
+            path = "/api/v1/query?query=" + urllib.parse.quote(query)
+            _, text = prometheus.get("web", path)
+            rows = json.loads(text or '{"data": {"result": []}}')["data"]["result"]
+            return sorted(
+                (row["metric"].get("instance", ""), float(row["value"][1])) for row in rows
+            )
+
+        wanted = [(each.name, 1.0) for each in every]
+        wait_for(lambda: ask('up{job="murmurate"}') == wanted, "both are scraped", everyone, 60.0)
+        wait_for(lambda: ask("murmurate:nodes_ready:count") == [("", 2.0)], "rules", everyone, 60.0)
+        every[1].kill()  # the cluster would start it again; its name stays until then
+        wait_for(
+            lambda: (
+                ask('ALERTS{alertname="MurmurateNodeDown",alertstate="firing"}')
+                == [(every[1].name, 1.0)]
+            ),
+            "an alert",
+            [every[0], prometheus],
+            60.0,
         )
