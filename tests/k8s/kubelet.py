@@ -86,7 +86,9 @@ def mounts(pod: Pod, found: list[Object]) -> list[Mount]:
             size = volume["emptyDir"].get("sizeLimit")
             result.append(Mount(path, None, not fixed, quantity(size) / 2**20 if size else None))
         else:
-            assert "persistentVolumeClaim" in volume, (pod.title, volume)
+            claim = volume["persistentVolumeClaim"]["claimName"]
+            made = [each["metadata"]["name"] for each in of_kind(found, "PersistentVolumeClaim")]
+            assert claim in made, f"{pod.title}: no PersistentVolumeClaim {claim}"
             result.append(Mount(path, None, not fixed))
     assert {each["name"] for each in pod.container.get("volumeMounts", ())} >= set(volumes), (
         f"{pod.title}: a volume that is mounted nowhere"

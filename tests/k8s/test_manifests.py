@@ -16,6 +16,8 @@ import pytest
 import yaml
 from tests.k8s.kubelet import environment, here, lay_out, mounts, port_number, quantity
 from tests.k8s.manifests import (
+    GOSSIP,
+    IST,
     K8S,
     KUSTOMIZATIONS,
     ROOT,
@@ -38,6 +40,8 @@ COMPONENT = "app.kubernetes.io/component"
 
 every = pytest.mark.parametrize("name", KUSTOMIZATIONS)
 every_swarm = pytest.mark.parametrize("name", SWARMS)
+every_gossip = pytest.mark.parametrize("name", GOSSIP)
+every_ist = pytest.mark.parametrize("name", IST)
 
 
 def with_swarm(name: str) -> list[Object]:
@@ -125,7 +129,7 @@ def test_stateful_sets_have_the_service_they_name(name: str) -> None:
             assert selects(service["spec"]["selector"], pod.labels), pod.title
 
 
-@every_swarm
+@every_gossip
 def test_the_name_that_peers_ask_for_stands_for_all_of_them_ready_or_not(name: str) -> None:
     found = objects(name)
     services = {each["metadata"]["name"]: each for each in of_kind(found, "Service")}
@@ -237,13 +241,24 @@ def allowed(found: list[Object], source: Pod, target: Pod, port: str) -> bool:
     return side(source, "Egress", "to", target) and side(target, "Ingress", "from", source)
 
 
-@every_swarm
+@every_gossip
 def test_peers_reach_peers_and_nobody_reaches_more(name: str) -> None:
     found = objects(name)
     for source in peers(found):
         for target in peers(found):
             assert allowed(found, source, target, "peer")
             assert not allowed(found, source, target, "metrics")
+
+
+@every_ist
+def test_peers_reach_the_coordinator_and_only_it(name: str) -> None:
+    found = objects(name)
+    (coordinator,) = (pod for pod in pods(found) if pod.labels[COMPONENT] == "coordinator")
+    for peer in peers(found):
+        assert allowed(found, peer, coordinator, "coordinator")
+        assert not allowed(found, peer, coordinator, "metrics")
+        assert not allowed(found, coordinator, peer, "metrics")
+        assert not any(allowed(found, peer, other, "metrics") for other in peers(found))
 
 
 def test_prometheus_reaches_metrics_and_nothing_else() -> None:
@@ -272,32 +287,61 @@ def test_everything_is_denied_that_is_not_allowed(name: str) -> None:
 # -- what the program is told ----------------------------------------------------------------------
 
 
-@every_swarm
-def test_the_program_accepts_what_its_pod_tells_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every key of the rendered files and every variable is known and right."""
+def told(pod: Pod, found: list[Object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the program understands, from the rendered files and variables; they must be right."""
     from murmurate import config
+    from murmurate_coordinator import config as coordinator_config
 
     monkeypatch.setattr(config, "cannot_listen", lambda *_: "")  # others use this machine's ports
+    places = lay_out(folder / pod.owner["metadata"]["name"], mounts(pod, found))
+    command, option, path = (here(each, places) for each in pod.container["args"])
+    assert option == "--config"
+    file = Path(path)
+    file.write_text(here(file.read_text(), places))
+    variables = {key: here(value, places) for key, value in environment(pod, 3, "10.1.2.3").items()}
+    read: Any = {"node": config.load, "coordinator": coordinator_config.load}[command]
+    result = read(str(file), variables)
+    limit = quantity(pod.container["resources"]["limits"]["cpu"])
+    assert getattr(result, command).threads == int(limit)
+    assert result.metrics.listen == f"0.0.0.0:{port_number(pod, 'metrics')}"
+    assert result.train.samples is result.train.seconds is None  # a pod that ends is started again
+    if result.checkpoint.dir is not None:
+        assert Path(result.checkpoint.dir).is_relative_to(places["/var/lib/murmurate"])
+    return result
+
+
+@every_gossip
+def test_a_peer_understands_what_its_pod_tells_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for pod in peers(objects(name)):
-        places = lay_out(tmp_path / pod.owner["metadata"]["name"], mounts(pod, objects(name)))
-        arguments = [here(each, places) for each in pod.container["args"]]
-        assert arguments[:2] == ["node", "--config"]
-        file = Path(arguments[2])
-        file.write_text(here(file.read_text(), places))
-        told = config.load(
-            str(file),
-            {key: here(value, places) for key, value in environment(pod, 3, "10.1.2.3").items()},
-        )
-        assert told.node.name == f"{pod.owner['metadata']['name']}-3"
-        assert told.node.advertise == f"10.1.2.3:{port_number(pod, 'peer')}"
-        assert told.node.listen == f"0.0.0.0:{port_number(pod, 'peer')}"
-        assert told.metrics.listen == f"0.0.0.0:{port_number(pod, 'metrics')}"
-        assert told.node.threads == int(quantity(pod.container["resources"]["limits"]["cpu"]))
-        assert told.checkpoint.dir is not None
-        assert Path(told.checkpoint.dir).is_relative_to(places["/var/lib/murmurate"])
-        assert told.train.samples is told.train.seconds is None  # a pod that ends is started again
+        it = told(pod, objects(name), tmp_path, monkeypatch)
+        assert it.node.name == f"{pod.owner['metadata']['name']}-3"
+        assert it.node.advertise == f"10.1.2.3:{port_number(pod, 'peer')}"
+        assert it.node.listen == f"0.0.0.0:{port_number(pod, 'peer')}"
+        assert it.checkpoint.dir is not None
+
+
+@every_ist
+def test_a_coordinator_and_its_members_understand_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = objects(name)
+    (pod,) = (pod for pod in pods(found) if pod.labels[COMPONENT] == "coordinator")
+    centre = told(pod, found, tmp_path, monkeypatch)
+    assert centre.coordinator.listen == f"0.0.0.0:{port_number(pod, 'coordinator')}"
+    assert centre.checkpoint.dir is not None
+    services = {each["metadata"]["name"]: each["spec"] for each in of_kind(found, "Service")}
+    widths = []
+    for each in peers(found):
+        it = told(each, found, tmp_path, monkeypatch)
+        assert it.train.mode == "ist"
+        assert (it.node.run, it.train.workload) == (centre.coordinator.run, centre.train.workload)
+        host, port = it.ist.coordinator.split(":")
+        assert selects(services[host]["selector"], pod.labels)
+        assert int(port) == port_number(pod, "coordinator")
+        widths.append(it.ist.width)
+    assert len(set(widths)) == len(widths)  # each pool its own
 
 
 @every_swarm
@@ -306,8 +350,8 @@ def test_no_two_pods_take_the_same_place_in_the_data(name: str) -> None:
     places: list[Any] = []
     for pod in peers(found):
         for number in range(pod.owner["spec"]["replicas"]):
-            told = environment(pod, number, "10.1.2.3")
-            places.append(told.get("MURMURATE_TRAIN_SHARD", (pod.title, number)))
+            variables = environment(pod, number, "10.1.2.3")
+            places.append(variables.get("MURMURATE_TRAIN_SHARD", (pod.title, number)))
     assert len(set(places)) == len(places)
     if len(peers(found)) > 1:
         assert all(isinstance(place, str) for place in places), "ordinals are the same in all pools"
@@ -316,9 +360,9 @@ def test_no_two_pods_take_the_same_place_in_the_data(name: str) -> None:
 def test_the_pools_differ_in_size_and_codec() -> None:
     found = peers(objects("overlays/heterogeneous"))
     assert [pod.labels["murmurate/pool"] for pod in found] == ["big", "small", "spot"]
-    told = [environment(pod, 0, "10.1.2.3") for pod in found]
+    variables = [environment(pod, 0, "10.1.2.3") for pod in found]
     for what in ("MURMURATE_TRAIN_CODEC", "MURMURATE_NODE_THREADS"):
-        assert len({each[what] for each in told}) == 3
+        assert len({each[what] for each in variables}) == 3
 
 
 # -- what is watched -------------------------------------------------------------------------------
@@ -365,7 +409,7 @@ def test_the_pod_monitor_finds_all_pods_and_calls_them_what_the_rules_do(name: s
 
 
 def test_prometheus_and_grafana_find_what_their_files_name() -> None:
-    found = with_swarm("overlays/monitoring")
+    found = objects("overlays/monitoring") + objects("overlays/ist")
     by_name = {pod.owner["metadata"]["name"]: pod for pod in pods(found)}
     prometheus = {
         mount.path: mount.files or {} for mount in mounts(by_name["murmurate-prometheus"], found)
@@ -379,8 +423,7 @@ def test_prometheus_and_grafana_find_what_their_files_name() -> None:
     services = {each["metadata"]["name"]: each["spec"] for each in of_kind(found, "Service")}
     for name in search["names"]:
         port, protocol, service = name.split(".")
-        if service in services:
-            assert port[1:] in [each["name"] for each in services[service]["ports"]]
+        assert port[1:] in [each["name"] for each in services[service]["ports"]]
         assert protocol == "_tcp"
 
     grafana = {
@@ -392,6 +435,6 @@ def test_prometheus_and_grafana_find_what_their_files_name() -> None:
     assert int(port) in [each["port"] for each in services[host]["ports"]]
     (provider,) = yaml.safe_load(given["dashboards/dashboards.yml"])["providers"]
     assert {"swarm.json", "node.json"} <= set(grafana[provider["options"]["path"]])
-    told = environment(by_name["murmurate-grafana"], 0, "10.1.2.3")
-    home = told["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    variables = environment(by_name["murmurate-grafana"], 0, "10.1.2.3")
+    home = variables["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert os.path.basename(home) in grafana[os.path.dirname(home)]

@@ -183,6 +183,48 @@ def test_a_workload_from_a_file_is_trained() -> None:
         )
 
 
+def test_a_coordinator_and_its_members_train_and_survive_its_death() -> None:
+    found = objects("overlays/ist")
+    cluster = Cluster(found)
+    try:
+        by_component = {pod.labels["app.kubernetes.io/component"]: pod for pod in pods(found)}
+        centre = cluster.pod(by_component["coordinator"], 0, "murmurate-coordinator")
+        members = [cluster.pod(by_component["peer"], number, "murmurate") for number in range(2)]
+        every = [centre, *members]
+        for pod in every[:2]:
+            checked = pod.ask(*pod.arguments, "--check-config")
+            assert checked.returncode == 0, checked.stderr
+        for pod in every:
+            pod.start()
+        for pod in every:
+            pod.wait_started()
+        wait_for(lambda: all_ready(every), "ready", every, TOGETHER_S)
+        wait_for(lambda: alive_members(centre) == 2, "both are members", every, 30.0)
+        for pod in every:
+            assert pod.figures()["murmurate_ready"] == 1
+            assert pod.passes("liveness")
+            assert pod.restrictions() == RESTRICTED
+
+        def pushes() -> float:
+            return centre.figures()["murmurate_pushes_total"]
+
+        wait_for(lambda: pushes() > 3, "subnets come back", every, 60.0)
+        status, _ = centre.get("metrics", "/model.safetensors")
+        assert status == 200
+
+        centre.kill()
+        centre.start()
+        centre.wait_started()
+        wait_for(lambda: alive_members(centre) == 2, "they come back to it", every, 60.0)
+        before = pushes()
+        wait_for(lambda: pushes() > before, "and go on", every, 60.0)
+        centre.terminate()
+        assert centre.child is not None
+        assert centre.child.wait(centre.pod.spec["terminationGracePeriodSeconds"]) == 0
+    finally:
+        cluster.close()
+
+
 @needs("prometheus")
 def test_prometheus_finds_the_pods_by_name_and_the_rules_work() -> None:
     """The rendered Prometheus, with the cluster's answers for the service's SRV record."""

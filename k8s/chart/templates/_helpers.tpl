@@ -10,6 +10,11 @@ app.kubernetes.io/name: murmurate
 app.kubernetes.io/component: peer
 {{- end }}
 
+{{- define "murmurate.coordinator" -}}
+app.kubernetes.io/name: murmurate
+app.kubernetes.io/component: coordinator
+{{- end }}
+
 {{- define "murmurate.image" -}}
 {{- with .Values.image -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
@@ -27,9 +32,22 @@ app.kubernetes.io/component: peer
 {{- end }}
 
 {{- define "murmurate.nodeToml" -}}
-{{- $node := dict "listen" "0.0.0.0:7000" "peers" (list "dns:murmurate:7000") "insecure" true }}
-{{- $fixed := dict "node" $node "checkpoint" (dict "dir" "/var/lib/murmurate/node") "metrics" (dict "listen" "0.0.0.0:9464") }}
+{{- $fixed := dict "metrics" (dict "listen" "0.0.0.0:9464") }}
+{{- if .Values.coordinator.enabled }}
+{{- $_ := set $fixed "train" (dict "mode" "ist") }}
+{{- $_ := set $fixed "ist" (dict "coordinator" "murmurate-coordinator:7100") }}
+{{- else }}
+{{- $_ := set $fixed "node" (dict "listen" "0.0.0.0:7000" "peers" (list "dns:murmurate:7000") "insecure" true) }}
+{{- $_ := set $fixed "checkpoint" (dict "dir" "/var/lib/murmurate/node") }}
+{{- end }}
 {{- include "murmurate.toml" (mergeOverwrite (deepCopy .Values.config) $fixed) }}
+{{- end }}
+
+{{- define "murmurate.coordinatorToml" -}}
+{{- $it := dict "run" .Values.config.node.run "listen" "0.0.0.0:7100" "insecure" true }}
+{{- $train := merge (deepCopy .Values.coordinator.train) (dict "workload" .Values.config.train.workload) }}
+{{- $kept := dict "dir" "/var/lib/murmurate/coordinator" }}
+{{- include "murmurate.toml" (dict "coordinator" $it "train" $train "checkpoint" $kept "metrics" (dict "listen" "0.0.0.0:9464")) }}
 {{- end }}
 
 {{- define "murmurate.podSecurity" -}}
