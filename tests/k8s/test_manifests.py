@@ -385,7 +385,7 @@ def test_the_dashboards_and_rules_are_the_shipped_ones(name: str) -> None:
         for file, text in each["data"].items()
     }
     for file in sorted((ROOT / "monitoring/grafana").glob("*.json")):
-        assert maps[file.name] == file.read_text()
+        assert maps.get(file.name) == file.read_text(), "is it in monitoring/kustomization.yaml?"
     if name == "overlays/monitoring":
         assert maps["rules.yml"] == (ROOT / "monitoring/rules.yml").read_text()
 
@@ -434,7 +434,7 @@ def test_prometheus_and_grafana_find_what_their_files_name() -> None:
     host, port = source["url"].removeprefix("http://").split(":")
     assert int(port) in [each["port"] for each in services[host]["ports"]]
     (provider,) = yaml.safe_load(given["dashboards/dashboards.yml"])["providers"]
-    assert {"swarm.json", "node.json"} <= set(grafana[provider["options"]["path"]])
+    assert "swarm.json" in grafana[provider["options"]["path"]]
     variables = environment(by_name["murmurate-grafana"], 0, "10.1.2.3")
     home = variables["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert os.path.basename(home) in grafana[os.path.dirname(home)]
