@@ -10,7 +10,8 @@ PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean monitoring k8s
+.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean monitoring k8s \
+  scale image image-offline image-test
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -52,11 +53,23 @@ type: setup ## mypy, strict
 	$(BIN)/mypy
 
 test: setup ## every test that is not slow
-	$(BIN)/pytest -q -m 'not slow and not chaos'
+	$(BIN)/pytest -q -m 'not slow and not chaos and not pods and not container'
 
 CHAOS ?= tests/chaos
 chaos: setup ## real processes killed, frozen and cut (10 minutes; CHAOS_FULL=1: docs/chaos.md)
 	timeout 5400 $(BIN)/pytest -q -m chaos $(CHAOS)
+
+scale: setup ## 3 pods become 8 become 2 while they train, one drained, one lost (2 minutes)
+	timeout 900 $(BIN)/pytest -q -m pods tests/k8s
+
+image: ## the container image, with docker, podman or buildah (docs/container.md)
+	container/build.sh
+
+image-offline: ## the same where no image can be pulled: a base by debootstrap (as root)
+	container/build.sh --offline
+
+image-test: setup ## build it offline, run three restricted containers that train together
+	timeout 1800 $(BIN)/pytest -q -rs -m container tests/k8s
 
 SIM ?= --full
 sim: setup ## the swarm in virtual time, everything (SIM='--seeds 0:500': some of it)

@@ -134,10 +134,10 @@ class Cluster:
             "[checkpoint]\nevery_s = 2\n"
         )
 
-    def start(self, *names: str, publish: bool = True, **environment: str) -> list[Pod]:
-        return [self._start(name, publish, environment) for name in names]
+    def start(self, *names: str, **environment: str) -> list[Pod]:
+        return [self._start(name, environment) for name in names]
 
-    def _start(self, name: str, publish: bool, more: dict[str, str]) -> Pod:
+    def _start(self, name: str, more: dict[str, str]) -> Pod:
         host = f"{self._net}.{self._next}"  # a pod's address is new each time
         self._next += 1
         volume = self.folder / f"volume-{name}"
@@ -165,8 +165,7 @@ class Cluster:
         pod = Pod(name, host, process, log)
         self.pods[name] = pod
         self._all.append(pod)
-        if publish:
-            self.dns.publish(host)
+        self.dns.publish(host)
         return pod
 
     def delete(self, *names: str) -> list[Pod]:
