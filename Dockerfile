@@ -66,7 +66,7 @@ RUN command -v python3 >/dev/null \
     && install -d /etc/murmurate/tls
 
 COPY --from=build /opt/murmurate /opt/murmurate
-COPY container/node.toml /etc/murmurate/
+COPY container/node.toml container/coordinator.toml /etc/murmurate/
 COPY container/health.py /opt/murmurate/
 
 # glibc keeps what a message was in for the next one: gradients come and go by the megabyte.

@@ -66,7 +66,8 @@ image: ## the container image, with docker, podman or buildah (docs/container.md
 	container/build.sh
 
 image-offline: ## the same where no image can be pulled: a base by debootstrap (as root)
-	container/build.sh --offline
+	container/tools.sh
+	ENGINE=$(or $(ENGINE),podman) container/build.sh --offline
 
 image-test: setup ## build it offline, run three restricted containers that train together
 	timeout 1800 $(BIN)/pytest -q -rs -m container tests/k8s

@@ -117,6 +117,8 @@ class Pod:
 class Cluster:
     """A headless service and the pods behind it; `close` leaves nothing."""
 
+    kind: type[Pod] = Pod
+
     def __init__(self, folder: Path, train: str = "", **environment: str) -> None:
         self._net = f"127.{random.randint(64, 191)}.{random.randint(1, 254)}"
         self._next = 1
@@ -127,6 +129,7 @@ class Cluster:
         self._all: list[Pod] = []
         self.resolv = folder / "resolv.conf"
         self.resolv.write_text(f"nameserver {self.dns.host}\noptions timeout:1 attempts:1\n")
+        folder.chmod(0o755)  # pytest's are for one user only
         self.config = folder / "node.toml"
         self.config.write_text(
             f'[node]\nrun = "pods"\npeers = ["dns:{SERVICE}:{PORT}"]\nthreads = 1\n'
@@ -152,21 +155,25 @@ class Cluster:
             **more,
         }
         log = self.folder / f"{name}-{self._next}.log"
-        own = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
-        command = [sys.executable, "-m", "murmurate.cli", "node", "--config", str(self.config)]
+        command = self._launch(name, volume, environment, log)
         with log.open("wb") as out:
             process = subprocess.Popen(
-                ["unshare", "-m", "sh", "-c", own, str(self.resolv), *command],
+                command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        pod = Pod(name, host, process, log)
+        pod = self.kind(name, host, process, log)
         self.pods[name] = pod
         self._all.append(pod)
         self.dns.publish(host)
         return pod
+
+    def _launch(self, name: str, volume: Path, environment: dict[str, str], log: Path) -> list[str]:
+        own = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+        command = [sys.executable, "-m", "murmurate.cli", "node", "--config", str(self.config)]
+        return ["unshare", "-m", "sh", "-c", own, str(self.resolv), *command]
 
     def delete(self, *names: str) -> list[Pod]:
         """As `kubectl delete pod` does: out of the name's answers, and SIGTERM, at once."""
