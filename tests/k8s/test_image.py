@@ -66,7 +66,7 @@ def test_what_is_in_it(image: str, say: Callable[[str], None]) -> None:
     assert about["Config"]["Entrypoint"] == ["murmurate"]
     assert about["Config"]["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
     assert "MALLOC_TRIM_THRESHOLD_=2000000000" in about["Config"]["Env"]
-    assert about["HealthCheck"]["Test"][0] == "CMD"
+    assert about["Healthcheck"]["Test"][0] == "CMD"
     look = (
         "import os, shutil, json; found = json.load(open('/opt/murmurate/sbom.cdx.json'));"
         "print(json.dumps([[n for n in ('gcc', 'cc', 'make', 'pip', 'curl') if shutil.which(n)],"
