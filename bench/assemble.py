@@ -55,7 +55,7 @@ def best_s(act: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     worst = 0.0
     print("model          MB   copy ms   assemble ms   copies   one push, ms")
     for make in (perceptron, wide, encoder):

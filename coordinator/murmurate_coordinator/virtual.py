@@ -1,15 +1,16 @@
 """Independent subnet training in virtual time: the real rules and torch subnets, in one process.
 
 A step of a peer takes a virtual second divided by its speed, whatever it takes this machine; a
-message takes `delay_s`. So rules are compared at equal time, and one seed decides everything.
-Time for a step does not depend on the width of the subnet: give a wide one to a fast peer by speed.
+message takes `delay_s`. So rules are compared at equal time, and one rng seed decides everything.
+A speed is that of the member's own subnet, as in the paper's comparison: time for a step does not
+depend on the width. Who has a subnet twice as wide on a machine twice as fast has the same speed.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,9 +23,14 @@ from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.errors import ConfigError
 from murmurate.partition import example_of
 from murmurate.sim.events import Events
-from murmurate.workloads import Evaluation, Share, Split, Workload
+from murmurate.sim.network import Steady
+from murmurate.sim.task import Figures
+from murmurate.workloads import Evaluation, Share, Workload, parse_split
+from murmurate_coordinator.advisor import Advisor
 from murmurate_coordinator.plan import Capacity
 from murmurate_coordinator.rules import Accepted, Effect, Give, Partitioner, Push, Refused, Waits
+
+COORDINATOR = "coordinator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +46,20 @@ class Setting:
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
     widths: Mapping[str, float] = field(default_factory=dict)
     """How large their subnets are, relative to each other; 1 for the others."""
+    memory_bytes: int | None = None
+    """Of each member, for its subnet."""
     delay_s: float = 0.0
     seed: int = 0
     split: str = "none"
     batch_size: int | None = None
+    delays_s: Mapping[str, float] = field(default_factory=dict)
+    """Of some members' links to the coordinator."""
     joins: tuple[tuple[float, str], ...] = ()
     leaves: tuple[tuple[float, str], ...] = ()
-    """Who joins or leaves when, besides those that are there from the start."""
+    kills: tuple[tuple[float, str], ...] = ()
+    """Who joins, leaves or dies when, besides those that are there from the start."""
+    notice_s: float = 5.0
+    """After that the coordinator takes one that died for dead."""
 
     def __post_init__(self) -> None:
         if self.peers < 1:
@@ -94,9 +107,14 @@ class _Trainer:
         self.version = 0
         self.new_steps = 0
         self.on_its_way = False
+        self.gone = False
         self.steps = 0
         self.life = 0
         """Steps that were begun for an earlier job are not finished."""
+        self.figures = Figures(name, role="member")
+        self.seen = 0
+        """Pushes of all when it got its values, or pushed last."""
+        self.waits_since: float | None = None
 
 
 class World:
@@ -117,6 +135,7 @@ class World:
         self.model = model if model is not None else workload.model()
         self.structure = structure or analyse(self.model, example_of(workload, self.model))
         self.events = Events()
+        self.network = Steady(setting.delay_s, setting.delays_s)
         self.centre = Partitioner(
             self.structure,
             weights_of(self.model),
@@ -125,7 +144,10 @@ class World:
             steps=setting.steps,
             founders=setting.peers,
         )
+        self.advisor = Advisor(self.centre)
         self.trainers: dict[str, _Trainer] = {}
+        self.refused: dict[str, str] = {}
+        """Who got no place, and why."""
         self._joined = 0
         for k in range(setting.peers):
             self.events.at(0.0, self._join, f"node-{k}")
@@ -133,6 +155,8 @@ class World:
             self.events.at(time, self._join, name)
         for time, name in setting.leaves:
             self.events.at(time, self._leave, name)
+        for time, name in setting.kills:
+            self.events.at(time, self.kill, name)
 
     def run(self) -> Outcome:
         self.events.run_until(self.setting.seconds)
@@ -161,7 +185,7 @@ class World:
         share = Share(
             index=self._joined,
             count=max(self._joined + 1, self.setting.peers + len(self.setting.joins)),
-            split=Split(self.setting.split),
+            split=parse_split(self.setting.split),
             seed=self.setting.seed,
             batch_size=self.batch_size,
         )
@@ -169,26 +193,52 @@ class World:
         speed = self.setting.speeds.get(name, 1.0)
         self.trainers[name] = _Trainer(name, speed, self.workload.batches(share))
         width = self.setting.widths.get(name, 1.0)
-        self._carry_out(self.centre.join(name, Capacity(speed=width)))
+        self._carry_out(
+            self.centre.join(name, Capacity(speed=width, memory_bytes=self.setting.memory_bytes))
+        )
 
     def _leave(self, name: str) -> None:
+        self._stop(name)
+        self._carry_out(self.centre.leave(name))
+
+    def kill(self, name: str) -> None:
+        """It dies, with whatever it was about to push; the coordinator notices later."""
+        self._stop(name)
+        self.events.after(self.setting.notice_s, self._leave, name)
+
+    def _stop(self, name: str) -> None:
         trainer = self.trainers.get(name)
         if trainer is not None:
             trainer.life += 1
             trainer.job = None
-        self._carry_out(self.centre.leave(name))
+            trainer.gone = True
 
     def _carry_out(self, effects: list[Effect]) -> None:
         self.centre.check()
+        self.advisor.saw(self.events.time, effects)
         for effect in effects:
-            trainer = self.trainers.get(effect.peer)
+            trainer = self.trainers[effect.peer]
             match effect:
                 case Give():
-                    self.events.after(self.setting.delay_s, self._begin, effect)
-                case Accepted() if trainer is not None:
-                    self.events.after(self.setting.delay_s, self._done, trainer, effect)
-                case Refused() | Waits() | Accepted():
+                    self._send(effect.peer, self._begin, effect)
+                case Accepted():
+                    figures, pushes = trainer.figures, self.centre.totals.pushes
+                    figures.applied += 1
+                    figures.staleness.add(max(0, pushes - 1 - trainer.seen))
+                    trainer.seen = pushes
+                    self._send(effect.peer, self._done, trainer, effect)
+                case Refused():
+                    trainer.figures.rejected[effect.reason] += 1
+                    if effect.peer not in self.centre.members and not trainer.gone:
+                        self.refused[effect.peer] = effect.sentence
+                        trainer.gone = True
+                case Waits():
                     pass
+
+    def _send(self, peer: str, act: Callable[..., None], *args: object) -> None:
+        """From the coordinator."""
+        for time in self.network.arrivals(COORDINATOR, peer, self.events.time):
+            self.events.at(time, act, *args)
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -196,7 +246,7 @@ class World:
         trainer = self.trainers[give.peer]
         if trainer.job is not None and give.lease < trainer.job.lease:
             return
-        if give.peer not in self.centre.members:
+        if give.peer not in self.centre.members or trainer.gone:
             return
         # A fresh optimizer with every plan, as the reference code does it.
         trainer.subnet = cut(self.model, self.structure, give.held)
@@ -205,6 +255,10 @@ class World:
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
         trainer.left = give.steps if give.steps is not None else -1
         trainer.on_its_way = False
+        trainer.seen = self.centre.totals.pushes
+        if trainer.waits_since is not None:
+            trainer.figures.wait_s += self.events.time - trainer.waits_since
+            trainer.waits_since = None
         trainer.life += 1
         self.events.after(1.0 / trainer.speed, self._step, trainer, trainer.life)
 
@@ -212,8 +266,11 @@ class World:
         if life != trainer.life or trainer.subnet is None or trainer.optimizer is None:
             return
         trainer.optimizer.zero_grad()
-        self.workload.loss(trainer.subnet, next(trainer.batches)).backward()  # type: ignore[no-untyped-call]
+        loss = self.workload.loss(trainer.subnet, next(trainer.batches))
+        loss.backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
+        trainer.figures.loss = float(loss.detach())
+        trainer.figures.samples += self.batch_size
         trainer.steps += 1
         trainer.new_steps += 1
         trainer.left -= 1
@@ -221,6 +278,7 @@ class World:
             self._push(trainer)
         if trainer.left == 0:
             self._push(trainer)
+            trainer.waits_since = self.events.time
         else:
             self.events.after(1.0 / trainer.speed, self._step, trainer, life)
 
@@ -239,7 +297,10 @@ class World:
         )
         trainer.new_steps = 0
         trainer.on_its_way = True
-        self.events.after(self.setting.delay_s, self._arrive, push)
+        trainer.figures.published += 1
+        trainer.figures.bytes_sent += sum(value.nbytes for value in values.values())
+        for time in self.network.arrivals(trainer.name, COORDINATOR, self.events.time):
+            self.events.at(time, self._arrive, push)
 
     def _arrive(self, push: Push) -> None:
         self._carry_out(self.centre.push(push))

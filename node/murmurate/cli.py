@@ -105,6 +105,7 @@ examples:
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
   murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
   murmurate up --workload my_file.py:Workload       your own model and data
+  murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60
 """,
     )
     up.add_argument("--nodes", metavar="N", type=_positive, default=4, help="default 4")
@@ -146,6 +147,25 @@ examples:
         action="store_true",
         help="keep weights now and then beside the report: murmurate plot then draws the loss"
         " landscape",
+    )
+    up.add_argument(
+        "--virtual",
+        action="store_true",
+        help="in virtual time, in one process: same command, same result (docs/virtual.md)",
+    )
+    up.add_argument(
+        "--speed",
+        metavar="[NAME=]STEPS",
+        action="append",
+        default=[],
+        help="with --virtual: steps a node makes in a virtual second (default 1); again for more",
+    )
+    up.add_argument(
+        "--delay-s",
+        metavar="[NAME=]S",
+        action="append",
+        default=[],
+        help="with --virtual: seconds a message takes (default 0), of all links or of one node's",
     )
     add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
     up.set_defaults(run=_up)
@@ -287,9 +307,42 @@ def given(arguments: argparse.Namespace, keys: Iterable[Key] = KEYS) -> dict[str
     }
 
 
+def _up_virtual(arguments: argparse.Namespace) -> int:
+    from murmurate import virtual
+
+    options = given(arguments)
+    if options.get("train.mode") == "ist":
+        options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
+        options.setdefault("train.rule", "async")
+    config = load(None, {}, options)
+    return virtual.run(
+        virtual.plan(
+            arguments.nodes,
+            config,
+            speed=arguments.speed,
+            delay=arguments.delay_s,
+            widths=arguments.widths,
+            kill=arguments.kill,
+            every=config.train.every if "train.every" in options else None,
+            refused={
+                "--slow": arguments.slow,
+                "--codec": arguments.codec,
+                "--generator": arguments.generator,
+                "--trajectory": arguments.trajectory,
+                "--checkpoint": config.checkpoint.dir,
+                "--metrics": config.metrics.listen,
+            },
+        )
+    )
+
+
 def _up(arguments: argparse.Namespace) -> int:
     from murmurate import launch, up
 
+    if arguments.virtual:
+        return _up_virtual(arguments)
+    if arguments.speed or arguments.delay_s:
+        raise ConfigError("--speed, --delay-s: only with --virtual; --slow slows a real node")
     options = given(arguments)
     if options.get("train.mode") == "ist":
         options["ist.coordinator"] = STDIN  # one of the processes that are started

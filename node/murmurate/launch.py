@@ -59,7 +59,7 @@ def parse_kill(text: str, names: Sequence[str]) -> Kill:
     match = re.fullmatch(r"(.+)@(\d{1,3}(?:\.\d+)?)%", text)
     if match is None or not float(match[2]) < 100:
         raise ConfigError(f"--kill {text!r}: NAME@PART% with 0 to 99 %, such as node-1@30%")
-    return Kill(_known("--kill", match[1], names), float(match[2]) / 100)
+    return Kill(known("--kill", match[1], names), float(match[2]) / 100)
 
 
 def parse_slow(text: str, names: Sequence[str]) -> tuple[str, float]:
@@ -67,7 +67,7 @@ def parse_slow(text: str, names: Sequence[str]) -> tuple[str, float]:
     match = re.fullmatch(r"(.+)=(\d*\.?\d+)", text)
     if match is None:
         raise ConfigError(f"--slow {text!r}: NAME=SECONDS, such as node-2=0.09")
-    return _known("--slow", match[1], names), float(match[2])
+    return known("--slow", match[1], names), float(match[2])
 
 
 def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[
         if not parse_codec(codec).plain and rule == "average":
             raise ConfigError(f"--codec {text!r}: with rule average everything is sent as it is")
         if equals:
-            codecs[_known("--codec", name, names)] = codec
+            codecs[known("--codec", name, names)] = codec
         elif everyone is None:
             everyone = codec
         else:
@@ -87,7 +87,7 @@ def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[
     return {name: everyone for name in names if everyone is not None} | codecs
 
 
-def _known(option: str, name: str, names: Sequence[str]) -> str:
+def known(option: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise ConfigError(f"{option} {name!r}: one of {', '.join(names)}")
     return name

@@ -660,7 +660,8 @@ class MixingPeer:
         ones, that without the first name."""
         live = self.membership.live()
         life = self.membership.epoch
-        apart = [n for n in live if n != self.name and self._is_apart(n, life(n) or -1)]
+        known = [(n, epoch) for n in live if n != self.name and (epoch := life(n))]
+        apart = [n for n, epoch in known if self._is_apart(n, epoch)]
         mine = len(live) - len(apart)
         if not apart or self._leaving or self._over or not self.synced:
             return []

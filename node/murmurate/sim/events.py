@@ -22,9 +22,13 @@ class Events:
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         self.at(self.time + seconds, act, *args)
 
-    def run_until(self, time: float) -> None:
-        """Everything up to and at this time."""
+    def run_until(self, time: float, done: Callable[[], bool] | None = None) -> bool:
+        """Everything up to and at this time; with `done`, not further than the event after which it
+        holds. True: it does."""
         while self._heap and self._heap[0][0] <= time:
             self.time, _, act, args = heapq.heappop(self._heap)
             act(*args)
+            if done is not None and done():
+                return True
         self.time = max(self.time, time)
+        return False

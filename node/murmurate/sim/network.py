@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 
 from murmurate.sim.options import Faults
 
@@ -83,3 +84,22 @@ class Network:
         self.calm = True
         self._cut.clear()
         self._clogged.clear()
+
+
+class Steady:
+    """A network on which everything arrives, after a time that is known: to compare at equal time.
+
+    A message takes the longer one of its two ends' delays.
+    """
+
+    def __init__(self, delay_s: float, delays_s: Mapping[str, float]) -> None:
+        self.delay_s = delay_s
+        self.delays_s = dict(delays_s)
+
+    def between(self, source: str, target: str) -> float:
+        one = self.delays_s.get(source, self.delay_s)
+        return max(one, self.delays_s.get(target, self.delay_s))
+
+    def arrivals(self, source: str, target: str, now: float) -> list[float]:
+        """As `Network.arrivals`: always one."""
+        return [now + self.between(source, target)]

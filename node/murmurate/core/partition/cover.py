@@ -20,6 +20,8 @@ from murmurate.errors import PromiseBroken
 
 SPLIT, WHOLE, MIXED = "split", "whole", "mixed"
 Array = NDArray[np.float64]
+PLACES = 1 << 16
+"""Of a block that are written at a time: their list stays in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,11 +146,43 @@ def write(whole: torch.Tensor, kept: tuple[Indices | None, ...], part: torch.Ten
     axes = [axis for axis, indices in enumerate(kept) if indices is not None]
     if not axes:
         whole.copy_(part)
+    elif not whole.is_contiguous():
+        whole[block_of(whole, kept)] = part
+    elif axes == [0]:
+        _plain(whole)[kept[0]] = _plain(part)  # 1.5 copies; index_copy_: 1.8 to 2.7
     elif len(axes) == 1:
         axis = axes[0]
         whole.index_copy_(axis, torch.from_numpy(kept[axis]), part)
     else:
-        whole[block_of(whole, kept)] = part
+        _write_block(whole, kept, part)
+
+
+def _plain(tensor: torch.Tensor) -> NDArray[np.generic]:
+    """Its memory as numpy sees it; bfloat16, which it does not know, as whole numbers."""
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy()
+
+
+def _write_block(whole: torch.Tensor, kept: tuple[Indices | None, ...], part: torch.Tensor) -> None:
+    """Several axes at once: by places in memory, some rows at a time."""
+    grid = [
+        np.arange(size) if indices is None else indices
+        for size, indices in zip(whole.shape, kept, strict=True)
+    ]
+    steps = whole.stride()
+    inner = np.zeros((1,), dtype=np.int64)
+    for indices, step in zip(grid[1:], steps[1:], strict=True):
+        inner = (inner[:, None] + indices * step).reshape(-1)
+    places = torch.from_numpy(inner)
+    starts = torch.from_numpy(grid[0] * steps[0])
+    flat, values = whole.view(-1), part.reshape(len(grid[0]), -1)
+    rows = max(1, PLACES // max(1, len(inner)))
+    for first in range(0, len(values), rows):
+        some = values[first : first + rows]
+        at = starts[first : first + rows, None] + places
+        flat.index_copy_(0, at.reshape(-1), some.reshape(-1))
 
 
 def block_of(whole: torch.Tensor, kept: tuple[Indices | None, ...]) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,119 @@
+"""What a training in virtual time is told, and what it tells: for gossip here, for subnets in the
+coordinator's package. Both run on the same clock (`Events`) and network (`Steady`)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from murmurate.core.staleness import Summary
+from murmurate.errors import ConfigError
+from murmurate.sim.events import Events
+from murmurate.sim.network import Steady
+from murmurate.workloads import Workload
+
+SECONDS_MAX = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One training. Seconds are virtual: a step of a peer takes 1 / speed of them, whatever it
+    takes this machine."""
+
+    workload: Workload
+    nodes: int
+    rule: str
+    seed: int = 0
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """Steps in a second, by name; 1 for the others. In mode ist: of the subnet a member has."""
+    widths: Mapping[str, float] = field(default_factory=dict)
+    """Mode ist: how large a subnet, relative to the others'; 1 for the others."""
+    memory_bytes: int | None = None
+    """Mode ist: what each member has for its subnet; None: enough."""
+    delay_s: float = 0.0
+    """One way, between any two."""
+    delays_s: Mapping[str, float] = field(default_factory=dict)
+    """Of some nodes' links; a message takes the longer one of its two ends'."""
+    every: int | None = None
+    """Local steps in an update, or for a lease; None: 1, or 10."""
+    topology: str = "full"
+    split: str = "none"
+
+    def __post_init__(self) -> None:
+        known = set(self.names)
+        for what, values, least in (
+            ("speed", self.speeds, "above 0"),
+            ("width", self.widths, "above 0"),
+            ("delay", self.delays_s, "from 0 on"),
+        ):
+            for name, value in values.items():
+                if name not in known:
+                    raise ConfigError(f"{what} {name}={value:g}: one of {self._told}")
+                enough = value > 0 or (value == 0 and what == "delay")
+                if not (enough and value < SECONDS_MAX):
+                    raise ConfigError(f"{what} {name}={value:g}: must be a number {least}")
+        if not 0 <= self.delay_s < SECONDS_MAX:
+            raise ConfigError(f"delay {self.delay_s:g}: must be a number from 0 on")
+
+    @property
+    def names(self) -> list[str]:
+        return [f"node-{number}" for number in range(self.nodes)]
+
+    @property
+    def _told(self) -> str:
+        names = self.names
+        return ", ".join(names) if len(names) <= 8 else f"{names[0]} to {names[-1]}"
+
+    def speed(self, name: str) -> float:
+        return self.speeds.get(name, 1.0)
+
+    def network(self) -> Steady:
+        return Steady(self.delay_s, self.delays_s)
+
+
+@dataclass(slots=True, eq=False)
+class Figures:
+    """Of one node."""
+
+    name: str
+    role: str = "peer"
+    state: str = "training"
+    samples: int = 0
+    steps: int = 0
+    loss: float = math.nan
+    accuracy: float = math.nan
+    accuracy_of: tuple[float, ...] = ()
+    published: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    staleness: Summary = field(default_factory=Summary)
+    wait_s: float = 0.0
+    bytes_sent: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further keys of its row in the report."""
+
+
+class Engine(Protocol):
+    """A training that runs as its events are carried out."""
+
+    events: Events
+
+    def figures(self) -> list[Figures]:
+        """Of all nodes, as they are now."""
+
+    def samples(self) -> int:
+        """That count for the budget."""
+
+    def kill(self, name: str) -> None:
+        """It is gone, without a word to anyone."""
+
+    def news(self) -> list[str]:
+        """What a person should hear now, one line each."""
+
+    def finish(self) -> dict[str, Any]:
+        """Nothing more is trained: what is on its way arrives, all is evaluated. More keys of the
+        report."""

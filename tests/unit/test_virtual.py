@@ -1,0 +1,139 @@
+"""`murmurate up --virtual`: what may be said, what is refused, one report for one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from murmurate.cli import main
+from murmurate.config import Config, TrainConfig
+from murmurate.errors import ConfigError
+from murmurate.virtual import plan
+
+IST = Config(train=TrainConfig(mode="ist", rule="async"))
+QUICK = ("up", "--virtual", "--workload", "synthetic:2000", "--nodes", "3")
+
+
+def test_speeds_and_delays() -> None:
+    made = plan(
+        3,
+        Config(),
+        speed=["node-0=0.25", "2"],
+        delay=["0.1", "node-2=1e1"],
+        kill=["node-1@50%"],
+    )
+    assert made.speeds == {"node-0": 0.25, "node-1": 2.0, "node-2": 2.0}
+    assert (made.delay_s, made.delays_s) == (0.1, {"node-2": 10.0})
+    assert made.kills[0].part == 0.5
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ({"speed": ["node-0=0"]}, "--speed 'node-0=0': [NAME=]NUMBER, steps in a second, above 0"),
+        ({"speed": ["fast"]}, "--speed 'fast'"),
+        ({"speed": ["node-7=1"]}, "--speed 'node-7': one of node-0, node-1, node-2"),
+        ({"delay": ["-1"]}, "--delay-s '-1': [NAME=]NUMBER, seconds from 0 on"),
+        ({"kill": ["node-1"]}, "--kill 'node-1': NAME@PART%"),
+        ({"widths": "4,2,0", "config": IST}, "--widths 4,2,0: 0 must be above 0"),
+        ({"widths": "4,2,-1", "config": IST}, "--widths 4,2,-1: -1 must be above 0"),
+        ({"widths": "4,two,1", "config": IST}, "--widths '4,two,1': expected numbers like"),
+        ({"widths": "4,2", "config": IST}, "--widths 4,2: 2 widths for 3 peers"),
+        ({"widths": "4,2,1"}, "--widths: only with --mode ist"),
+        ({"refused": {"--slow": ["node-0=1"]}}, "--slow: not with --virtual; say how many steps"),
+        ({"refused": {"--codec": ["int8"]}}, "--codec: not with --virtual; no bytes are sent"),
+        ({"refused": {"--checkpoint": "x"}}, "--checkpoint: not with --virtual"),
+    ],
+)
+def test_one_clear_line(said: dict[str, object], answer: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(3, **{"config": Config(), **said})  # type: ignore[arg-type]
+    assert str(caught.value).startswith(answer)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([*QUICK, "--speed", "node-9=1", "--slow", "node-0=1", "--delay-s", "soon"])
+    assert code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("murmurate: --") for line in lines)
+
+
+def test_only_in_virtual_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--speed", "node-0=2"]) == 2
+    assert "only with --virtual" in capsys.readouterr().err
+
+
+def test_the_same_command_gives_the_same_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for name in ("a.json", "b.json"):
+        options = ("--samples", "1500", "--delay-s", "0.1", "--speed", "node-0=0.5")
+        assert main([*QUICK, *options, "--report", str(tmp_path / name)]) == 0
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    report = json.loads(texts[0])
+    assert 1500 <= report["samples"] < 1500 + 8
+    assert report["virtual"] is True
+    assert (report["mode"], report["rule"]) == ("gossip", "sum")
+    assert report["staleness"]["mean"] == pytest.approx(report["staleness_predicted"], rel=0.1)
+    assert report["replica_distance_max"] < 1e-5
+    assert [row["state"] for row in report["nodes"]] == ["done"] * 3
+    assert report["nodes"][1]["samples"] == pytest.approx(2 * report["nodes"][0]["samples"], abs=16)
+    assert "times real time" in capsys.readouterr().out
+
+
+def test_subnets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The coordinator's rules, found by entry point."""
+    texts = []
+    for name in ("a.json", "b.json"):
+        options = ("--mode", "ist", "--rule", "async", "--widths", "4,2,1", "--seconds", "200")
+        slow = ("--speed", "node-2=0.5", "--delay-s", "0.1")
+        assert main([*QUICK, *options, *slow, "--report", str(tmp_path / name)]) == 0
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    report = json.loads(texts[0])
+    assert report["wall_s"] == 200
+    rows = {row["name"]: row for row in report["nodes"]}
+    assert rows["node-0"]["share"] > rows["node-1"]["share"] > rows["node-2"]["share"]
+    assert rows["node-0"]["steps"] == pytest.approx(200, abs=2)
+    assert rows["node-2"]["steps"] == pytest.approx(100, abs=2)
+    assert rows["coordinator"]["accuracy"] == report["accuracy_mean"] > 0.2
+    assert report["pushes"] == rows["coordinator"]["updates_applied"] > 400
+    assert report["staleness"]["mean"] == pytest.approx(2, abs=0.1)  # the others' pushes
+    assert 0.3 < report["coverage"]["2.weight"] < 0.5
+    assert any("of 2.weight was in no subnet" in text for text in report["advice"])
+    assert "advice: " in capsys.readouterr().out
+
+
+def test_more_nodes_than_units(capsys: pytest.CaptureFixture[str]) -> None:
+    many = ("up", "--virtual", "--workload", "synthetic:2000", "--nodes", "64", "--mode", "ist")
+    assert main([*many, "--seconds", "1"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "units cannot be dealt to 64 peers" in line
+
+
+def test_a_model_that_cannot_be_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "from murmurate.workloads.synthetic import Synthetic\n"
+        "class Mine(Synthetic):\n"
+        "    def __init__(self):\n"
+        "        super().__init__('2000')\n"
+        "    def model(self):\n"
+        "        return nn.Linear(64, 10)\n",
+        encoding="utf-8",
+    )
+    mine = f"{tmp_path / 'mine.py'}:Mine"
+    assert main(["up", "--virtual", "--workload", mine, "--mode", "ist", "--seconds", "1"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "murmurate: model: none of its axes can be split"
+
+
+def test_a_rule_of_the_other_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--mode", "ist", "--rule", "sum"]) == 2
+    assert "with mode ist" in capsys.readouterr().err
