@@ -48,6 +48,7 @@ from murmurate_coordinator.rules import (
     Waits,
 )
 
+ADVISE_S = 2.0
 ADVICE_S = 60.0
 """The same thing is not said again before."""
 
@@ -101,6 +102,7 @@ class Centre:
         self.digest = structure_digest(rules.structure)
         self._full_bytes = value_size(rules.structure, rules.structure.everything())
         self._advisor = Advisor(rules, now)
+        self._advise_at = now
         self._advised: dict[tuple[str, str], float] = {}
         self._checked = 0
         for name, capacity in rules.members.items():  # from a checkpoint: they will come back
@@ -347,7 +349,9 @@ class Centre:
             self.late += 1
             seat.revoked = True
             self._carry_out(self.rules.leave(seat.name), now)
-        self.lines.warnings += [advice.sentence for advice in self._advice(now)]
+        if now >= self._advise_at:
+            self._advise_at = now + ADVISE_S
+            self.lines.warnings += [advice.sentence for advice in self._advice(now)]
 
     def _advice(self, now: float) -> Iterator[Advice]:
         for advice in self._advisor.news(now):

@@ -55,7 +55,7 @@ class Keeper:
         self.restored: Saved | None = None
         self._is = {"kind": KIND, "run": run, "rule": rule, "structure": structure}
         self._tied = tied
-        self._due_at = -math.inf
+        self._due_at = self._least_at = -math.inf
         self._saved_at = math.inf
         self._warned_at = -math.inf
         self.folder = Folder(path)
@@ -108,7 +108,8 @@ class Keeper:
 
     def soon(self) -> None:
         """Something was dealt anew: better not to forget it."""
-        self._due_at = min(self._due_at, time.monotonic() + self.every_s / 10)
+        soon = max(time.monotonic() + self.every_s / 10, self._least_at)
+        self._due_at = min(self._due_at, soon)
 
     @property
     def age_s(self) -> float:
@@ -139,7 +140,8 @@ class Keeper:
         finally:
             self._number += 1  # also after a failure: it may be there all the same
         self._saved_at = now = time.monotonic()
-        self._due_at = max(began + self.every_s, began + (now - began) / SHARE)
+        self._least_at = began + (now - began) / SHARE
+        self._due_at = max(began + self.every_s, self._least_at)
         for number in self.folder.numbers()[:-KEPT]:
             self.folder.remove(number)
         return True

@@ -55,7 +55,7 @@ class Coordinator:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        line = until(lambda: self.said(r"figures at http://(\S+)/metrics"))
+        line = until(lambda: self.said(r"figures at http://([^/\s]+)/"))
         self.page = f"http://{line[1]}"
 
     def _read(self) -> None:
