@@ -93,9 +93,10 @@ $(PEERS_VENV)/.stamp: Makefile
 	-@$(PEERS_VENV)/bin/pip install -qq flwr==1.41.0
 	@touch $@
 
-monitoring: setup ## a real Prometheus and a real browser look at real nodes (3 minutes)
+monitoring: setup ## a real Prometheus and a real browser look at real nodes (4 minutes)
 	$(BIN)/pytest -q -rs tests/unit/test_metrics.py tests/integration/test_metrics.py \
-	  tests/integration/test_prometheus.py tests/integration/test_page.py
+	  tests/integration/test_sums.py tests/integration/test_prometheus.py \
+	  tests/integration/test_page.py
 
 k8s: setup $(K8S_VENV)/.stamp ## render, validate and start what k8s/ describes (4 minutes; needs kubectl)
 	@command -v kubectl >/dev/null || { echo "k8s: kubectl is not here; it renders the manifests"; exit 1; }
