@@ -8,6 +8,7 @@ neither make nor receive.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -17,6 +18,11 @@ from murmurate.watch.outlook import Outlook
 
 Dot = tuple[int, int]
 Clock = list[int]
+
+
+def _after(pauses: list[tuple[float, float]], at: float) -> float:
+    """The end of the pause in which this time lies, if it does."""
+    return next((end for start, end in pauses if start <= at < end), at)
 
 
 @dataclass
@@ -45,10 +51,7 @@ class Node:
 
     def thawed(self, at: float) -> float:
         """When it gets to what happens at this time."""
-        for start, end in self.frozen:
-            if start <= at < end:
-                return end
-        return at
+        return _after(self.frozen, at)
 
     def fold(self, dot: Dot, context: Clock) -> None:
         self.stale += sum(abs(a - b) for a, b in zip(context, self.clock, strict=True))
@@ -80,10 +83,11 @@ class Swarm:
         wrong_s: list[float] | None = None,
         jitter: float = 0.0,
         freezes: tuple[float, float] | None = None,
+        stalls: tuple[float, float] | None = None,
         seed: int = 2,
     ) -> None:
         """`jitter`: delays are exponential around so much of themselves. `freezes`: so often a
-        second each node stands still, for so long on average."""
+        second each node stands still, for so long on average; `stalls`: the same of each link."""
         self.delay_s, self.unequal_s, self.jitter = delay_s, unequal_s or {}, jitter
         self.span_s, self.dies = span_s, dies or {}
         self.rng = random.Random(seed)
@@ -91,16 +95,21 @@ class Swarm:
         for node, wrong in zip(self.nodes, wrong_s or [0.0] * len(steps_s), strict=True):
             node.wrong_s, node.ends = wrong, self.rng.uniform(0, node.step_s)
             node.clock, node.context = [0] * len(steps_s), [0] * len(steps_s)
-            at = 0.0
-            while freezes is not None and at < span_s:
-                at += self.rng.expovariate(freezes[0])
-                end = at + self.rng.expovariate(1 / freezes[1])
-                node.frozen.append((at, end))
-                at = end
+            node.frozen = self._pauses(freezes)
+        pairs = itertools.permutations(range(len(steps_s)), 2)
+        self.stalled = {pair: self._pauses(stalls) for pair in pairs}
         self.last: dict[tuple[int, int], float] = {}
         """Arrivals of one link keep their order."""
         while (first := min(self.nodes, key=lambda node: node.ends)).ends < span_s:
             self._step(self.nodes.index(first), first)
+
+    def _pauses(self, often: tuple[float, float] | None) -> list[tuple[float, float]]:
+        pauses: list[tuple[float, float]] = []
+        at = 0.0
+        while often is not None and at < self.span_s:
+            at += self.rng.expovariate(often[0])
+            pauses.append((at, at := at + self.rng.expovariate(1 / often[1])))
+        return pauses
 
     def _step(self, number: int, node: Node) -> None:
         now, dies = node.ends, self.dies.get(number, self.span_s)
@@ -127,7 +136,8 @@ class Swarm:
         delay_s = self.unequal_s.get((here, there), self.delay_s)
         if self.jitter:
             delay_s *= 1 - self.jitter + self.rng.expovariate(1 / self.jitter)
-        came = max(self.nodes[there].thawed(now + delay_s), self.last.get((here, there), 0.0))
+        came = _after(self.stalled[here, there], now + delay_s)
+        came = max(self.nodes[there].thawed(came), self.last.get((here, there), 0.0))
         self.last[here, there] = came
         self.nodes[there].inbox.append((came, dot, context))
         self.nodes[there].coming.append((came, dot))
