@@ -371,9 +371,9 @@ class Centre:
         self.out += [Out(seat.stream, task) for seat in self.roll.seats.values() if seat.stream]
 
     @property
-    def here(self) -> int:
-        """Members with a stream."""
-        return sum(bool(seat.stream) for seat in self.roll.seats.values())
+    def awaited(self) -> int:
+        """Members that may still push: those that are away for a moment too."""
+        return sum(not seat.revoked for seat in self.roll.seats.values())
 
     def states(self) -> dict[str, int]:
         """How many members train, wait for units or the others, are away, or silent."""

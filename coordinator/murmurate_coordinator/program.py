@@ -218,6 +218,8 @@ class Program:
                 stop.reason = "the launcher is gone"
             if now >= refresh_at:
                 await self.service.own(self._refresh, now)
+                if self._cache is not None and now > self._cache[0] + CACHE_S:
+                    self._cache = None  # nobody fetches it: it is as large as the model
                 refresh_at = time.monotonic() + REFRESH_S
             if now >= tell_at and self.events:
                 await self._tell("progress")
@@ -270,7 +272,7 @@ class Program:
         self.around.shares = await service.own(centre.shares)
         await service.own(centre.stop, reason)
         until = time.monotonic() + LAST_S
-        while centre.here and time.monotonic() < until:
+        while centre.awaited and time.monotonic() < until:
             await asyncio.sleep(LOOK_S)
             if service.failed is not None:
                 raise service.failed
@@ -290,7 +292,7 @@ class Program:
         if self.config.report.path is not None:
             text = json.dumps(whole, indent=2) + "\n"
             Path(self.config.report.path).write_text(text, encoding="utf-8")
-        await self._tell("done", settled=not centre.here, reason=reason, report=whole)
+        await self._tell("done", settled=not centre.awaited, reason=reason, report=whole)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
         self._say(

@@ -125,6 +125,8 @@ class Leasing:
         self._put_at = self._next_at = 0.0
         self._bad = 0
         self._without_since: float | None = None
+        self._arriving = False
+        """Something was announced, and its values come: on a slow link that takes a while."""
         self._said_at = -SAY_S
 
     # -- the training thread ---------------------------------------------------------------------
@@ -210,7 +212,7 @@ class Leasing:
     def _mind(self, without: bool) -> None:
         """Who has no lease for a while asks for one with a new hello."""
         now = time.monotonic()
-        if not without or self.gift is not None:
+        if not without or self.gift is not None or self._arriving:
             self._without_since = None
         elif self._without_since is None:
             self._without_since = now
@@ -284,12 +286,15 @@ class Leasing:
 
     def incoming(self, give: wire.Give) -> Incoming:
         held = decode_held(self._structure, give.held)
+        with self.news:
+            self._arriving = True
         return Incoming("give", self._structure, held, give.value_bytes, give.checksum)
 
     def given(self, give: wire.Give, values: Values) -> None:
         held = decode_held(self._structure, give.held)
         with self.news:
             self.gift = Gift(Lease(give.plan, give.lease, give.version, held), values)
+            self._arriving = False
             self._drop()
             self._on_its_way = None
             self.sentence = ""
@@ -356,6 +361,7 @@ class Leasing:
     def broke(self, error: MurmurateError | None) -> bool:
         with self.news:
             was, self.connected = self.connected, False
+            self._arriving = False
             self._drop()
             self.news.notify_all()
             if error is None:

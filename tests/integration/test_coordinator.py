@@ -388,6 +388,35 @@ def test_the_newest_stream_of_a_process_counts_and_its_lease_goes_on() -> None:
     asyncio.run(run())
 
 
+def test_a_barrier_does_not_wait_for_a_stream_that_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("murmurate_coordinator.centre.GRACE_S", 0.3)
+
+    async def run() -> None:
+        async with serving("sync", founders=3) as service:
+            rules = service.centre.rules
+            async with (
+                Stranger(service.address, "a") as a,
+                Stranger(service.address, "b") as b,
+                Stranger(service.address, "dies") as dies,
+            ):
+                for member in (a, b, dies):
+                    await member.enter()
+                for member in (a, b, dies):
+                    await member.receive()
+                plan = rules.plan
+                await a.push()
+                dies.call.cancel()
+                await b.push()
+                for member in (a, b):
+                    await member.receive()
+                    assert member.give is not None
+                    assert member.give.plan > plan
+                assert rules.members.keys() == {"a", "b"}
+                assert service.centre.late == 1
+
+    asyncio.run(run())
+
+
 def test_status_describes_the_coordinator() -> None:
     async def run() -> None:
         async with serving() as service, Stranger(service.address, "a") as member:
@@ -445,7 +474,7 @@ def test_real_members_train_under_every_rule(rule: str) -> None:
             rules = service.centre.rules
             await until(lambda: rules.totals.steps >= 150 and rules.totals.pushes >= 12)
             await service.own(service.centre.stop, "enough")
-            await until(lambda: service.centre.here == 0)
+            await until(lambda: service.centre.awaited == 0)
             for worker in workers:
                 await asyncio.to_thread(worker.join, WAIT_S)
                 assert worker.failure is None
@@ -479,7 +508,7 @@ def test_members_come_and_go(rule: str) -> None:
             await until(lambda: rules.totals.pushes > pushes + 6)
             rules.check()
             await service.own(service.centre.stop, "enough")
-            await until(lambda: service.centre.here == 0)
+            await until(lambda: service.centre.awaited == 0)
             for worker in (stay, goes, comes):
                 await asyncio.to_thread(worker.join, WAIT_S)
                 assert worker.failure is None

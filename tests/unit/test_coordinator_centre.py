@@ -569,7 +569,7 @@ def test_the_last_pushes_are_in_and_nothing_is_given_any_more(rule: str) -> None
         assert peer.ended
     assert (a.give, b.give) == gives
     assert table.rules.totals.steps == 4
-    assert table.centre.here == 0
+    assert table.centre.awaited == 0
     with pytest.raises(NoRoom, match="the run is over"):
         table.hello(Peer("late"))
 
