@@ -2,8 +2,9 @@
 
 A copy of large weights is made into memory that another thread has touched before (fresh memory
 costs five times the copy), so training waits for the copy alone: 10 ms for 100 MB. The checksum is
-computed in that thread, too. Whoever asks within a second gets the same copy; so does one whose
-link broke, for a while: the part that it has is then not sent again.
+computed in that thread, too. Whoever asks within a second, or of a large one while it is under way,
+gets the same copy; so does one whose link broke, for a while: the part that it has is then not sent
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GIFTS_MAX = 2
 """Different snapshots at a time; whoever else asks gets none, and asks somebody else."""
 PAGE_BYTES = 4096
 SMALL_BYTES = 1 << 20
-"""Below this another thread costs more than it saves."""
+"""Below this another thread costs more than it saves, and so does letting go of a copy early."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,7 @@ class Giving:
         everything else, and its failure is everyone's."""
         self._transport = transport
         self._size, self._dtype = weights.numel(), weights.dtype
+        self._large = weights.numel() * weights.element_size() >= SMALL_BYTES
         self._make, self._carry, self._do, self._now = make, carry, do, now
         self._gifts: list[_Gift] = []
         self._waiting: dict[str, None] = {}
@@ -84,6 +86,7 @@ class Giving:
         for gift in self._gifts:
             gift.under_way.discard(to)
         self._again.discard(to)
+        self._let_go()
 
     def lost(self, to: str) -> None:
         for gift in self._gifts:
@@ -100,10 +103,13 @@ class Giving:
                 if now >= until or to not in live:
                     del gift.broken[to]
                     self._again.discard(to)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what nobody waits for. A large copy is the size of the model: at once."""
+        young = self._now() - (0.0 if self._large else SHARE_S)
         self._gifts = [
-            gift
-            for gift in self._gifts
-            if gift.under_way or gift.broken or now < gift.made_at + SHARE_S
+            gift for gift in self._gifts if gift.under_way or gift.broken or gift.made_at > young
         ]
 
     def forget(self) -> None:
@@ -123,7 +129,7 @@ class Giving:
 
     async def _prepare(self) -> None:
         loop = asyncio.get_running_loop()
-        large = self._size * self._dtype.itemsize >= SMALL_BYTES
+        large = self._large
         try:
             if large:
                 await loop.run_in_executor(None, self._touch)

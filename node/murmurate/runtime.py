@@ -531,6 +531,7 @@ class Runtime:
         epoch = self._new_epoch(place)
         more = self._from_disk(again=again)
         back = more.pop("clock", None)
+        model_bytes = self.layout.nbytes
         self._peer = self._kind()(
             self.name,
             epoch,
@@ -538,8 +539,8 @@ class Runtime:
             rng=self._rng,
             config=PeerConfig(
                 topology=self.settings.topology,
-                outbox_bytes_max=WAITING_MAX * self.layout.nbytes,
-                log_bytes_max=max(BUFFER_BYTES, self.layout.nbytes),
+                outbox_bytes_max=min(WAITING_MAX * model_bytes, max(BUFFER_BYTES, 2 * model_bytes)),
+                log_bytes_max=max(BUFFER_BYTES, model_bytes),
                 store_bytes_max=BUFFER_BYTES // 2,
                 coalesce=True,
                 leave_behind=True,
@@ -805,6 +806,7 @@ class Runtime:
                     self.tally.drop(effect)
                 case Adopted(giver, _, kept, _, given_up):
                     self.adopted = True
+                    self.weights = self.peer.replica.weights
                     if given_up:
                         self.tally.rejected["given_up"] += len(given_up)
                     log.info("%s took a snapshot of %s (%d kept)", self.name, giver, len(kept))

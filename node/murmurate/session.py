@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol, overload
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.core.clock import Clock, name_problem
 from murmurate.core.gate import NAME_BYTES_MAX, NORM_MAX
 from murmurate.core.layout import Layout
@@ -52,6 +53,8 @@ log = logging.getLogger("murmurate")
 BAD_STEPS_MAX = 10
 """Steps in a row without a finite result before it is an error."""
 WAIT_S = 0.05
+ROOM_S = 2.0
+"""At the end the last update waits for room at most this long, then it is made all the same."""
 LEVEL_S, LEVEL_UPDATES = 10.0, 64
 """Who comes back trains once it lacks no more than so many updates of another, or after so long."""
 
@@ -199,10 +202,15 @@ def join(
             raise ConfigError(problem)
     layout, parameters = Layout.of(model)
     encoder = _encoder(parse_codec(codec), layout)
-    layout.line_up(parameters)
-    weights = layout.gather(parameters)
-    if not float(torch.linalg.vector_norm(weights)) <= NORM_MAX:
-        raise ConfigError("model: its weights are not finite")
+    careful = found is None
+    found = _may_found(name, peers) if found is None else found
+    if found or checkpoint is not None or rule != "sum":
+        layout.line_up(parameters)
+        weights = layout.gather(parameters)
+        if not float(torch.linalg.vector_norm(weights)) <= NORM_MAX:
+            raise ConfigError("model: its weights are not finite")
+    else:  # a snapshot will bring them: what is in the model now is of no account
+        weights = buffers.empty(layout.size, layout.dtype)
     keep_memory()
     if _transport is None:
         _transport = _grpc(listen, advertise, peers, insecure, layout)
@@ -217,8 +225,8 @@ def join(
             run=run,
             name=keeper.name or name if keeper is not None else name,
             peers=tuple(peers),
-            found=_may_found(name, peers) if found is None else found,
-            careful=found is None,
+            found=found,
+            careful=careful,
             rule=rule,
             topology=topology,
             timing=timing or Timing(),
@@ -571,6 +579,15 @@ class Swarm:
                 self._publish(exact=self._encoder is not None)
             self._runtime.flush(at_once=True)
 
+    def _publish_last(self, timeout_s: float) -> float:
+        """Publish once there is room, or a large model would be in memory once more than it need
+        be. What is left of the time."""
+        began = time.monotonic()
+        if self._unpublished or self._residual:
+            self.follow(self._has_room, min(timeout_s / 2, ROOM_S))
+        self.publish()
+        return timeout_s - (time.monotonic() - began)
+
     def discard(self) -> None:
         """Take local steps back that were not published: weights are what the clock says again."""
         with self._undisturbed():
@@ -607,8 +624,7 @@ class Swarm:
 
     def settle(self, timeout_s: float = 10.0) -> bool:
         """Publish, then fold until every known update is in, and mine are with everyone alive."""
-        self.publish()
-        return self.follow(self._caught_up, timeout_s)
+        return self.follow(self._caught_up, self._publish_last(timeout_s))
 
     def _caught_up(self) -> bool:
         with self._runtime.lock:
@@ -621,10 +637,10 @@ class Swarm:
         """
         runtime = self._runtime
         runtime.tally.ended = time.monotonic()
-        self.publish()
+        deadline = time.monotonic() + timeout_s
+        timeout_s = self._publish_last(timeout_s)
         runtime.done = True
         runtime.tell()
-        deadline = time.monotonic() + timeout_s
         even = self.follow(lambda: self._others_are("done") and self._even(), timeout_s)
         runtime.settled = True
         runtime.tell()
@@ -658,6 +674,7 @@ class Swarm:
             raise PeerUnavailable(
                 f"{', '.join(runtime.settings.peers)}: no snapshot in {timeout_s:g} s"
             )
+        self._layout.line_up(self._parameters)
         if runtime.resumed is not None:
             self.follow(self._is_level, min(timeout_s, LEVEL_S))
         runtime.let_go()
@@ -732,7 +749,7 @@ class Swarm:
         runtime = self._runtime
         try:
             if timeout_s > 0 and self._is_whole():
-                self.publish()
+                timeout_s = self._publish_last(timeout_s)
                 runtime.leave()
                 self.follow(self._may_go, timeout_s)
         finally:

@@ -172,6 +172,8 @@ class Node:
                 "joined", name=swarm.name, address=swarm.address, took_s=time.monotonic() - began
             )
             self.swarm = swarm
+            gc.collect()  # as `murmurate node` does, for the same reason
+            gc.freeze()
             while not self.over:
                 if self.training:
                     self.train(workload, model, optimizer, batches)

@@ -78,6 +78,18 @@ def test_who_asks_within_a_second_gets_the_same() -> None:
     assert giver.made == 2
 
 
+def test_a_large_one_is_let_go_of_as_soon_as_nobody_waits_for_it() -> None:
+    giver = Giver(1 << 20)
+    giver.asked("a", "b")
+    giver.giving.landed("a")
+    giver.asked("c")
+    assert giver.made == 1, "it is still under way to b"
+    giver.giving.landed("b")
+    giver.giving.landed("c")
+    giver.asked("d")
+    assert giver.made == 2
+
+
 def test_one_at_a_time_however_often_it_is_asked() -> None:
     giver = Giver()
     giver.asked("a", "a", "a")

@@ -1183,10 +1183,14 @@ def test_the_log_sets_the_pace_and_not_the_training() -> None:
     a = peer("a", "ab", config=PeerConfig(log_bytes_max=1))
     assert a.room(16)
     publish(a)
-    assert a.take("b", NOW) is not None
+    taken = a.take("b", NOW)
+    assert taken is not None
     assert not a.room(16)
     a.receive("b", Digest(1, Clock((A1,)), Clock((A1,))), NOW)
     a.tick(NOW + 1)
+    assert len(a.log) == 0
+    assert not a.room(16), "the link still has it in memory"
+    a.landed("b", taken)
     assert a.room(16)
 
 

@@ -3,11 +3,13 @@
 A large buffer that is freed and allocated again costs 0.6 s of page faults per GB, and one that an
 allocator keeps is often not where the next one fits: half of a node's memory was lost between them.
 So large ones come from blocks of their own, and go back to where the next of the same size takes
-them, by whichever thread its last reference is dropped.
+them, by whichever thread its last reference is dropped. Their first touch is a quarter as dear in
+pages of 2 MiB, where the system has them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import weakref
 
@@ -31,6 +33,8 @@ def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
         block = waiting.pop()
     except IndexError:
         block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError, AttributeError):
+            block.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(block)
     # The tensor's storage holds the view: when the last tensor on it is gone, so is the view.
     weakref.finalize(view, _give_back, waiting, block).atexit = False
@@ -40,6 +44,12 @@ def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
 def clone(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a flat CPU tensor."""
     return empty(tensor.numel(), tensor.dtype).copy_(tensor)
+
+
+def release() -> None:
+    """Give back to the system what waits to be used again."""
+    for waiting in list(_free.values()):
+        waiting.clear()
 
 
 def _give_back(waiting: list[mmap.mmap], block: mmap.mmap) -> None:

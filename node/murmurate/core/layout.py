@@ -123,7 +123,7 @@ class Layout:
 
         What concerns all of them is then one operation. The parameters stay the objects they are.
         """
-        if not all(map(self._movable, parameters)):
+        if self._row is not None or not all(map(self._movable, parameters)):
             return
         row = self.gather(parameters)
         for index, parameter in enumerate(parameters):
@@ -133,6 +133,7 @@ class Layout:
     def let_go(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Give each parameter memory of its own again."""
         if self._in_line(parameters) is not None:
+            buffers.release()  # or for a moment this would be the most a node ever takes
             for parameter in parameters:
                 parameter.data = parameter.data.clone()
         self._row = None

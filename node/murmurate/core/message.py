@@ -225,6 +225,8 @@ class Snapshot:
     members: tuple[Rumour, ...] = ()
     checksum: int | None = None
     """Of the weights' bytes, for the wire; None: whoever sends it computes it."""
+    unshared: bool = False
+    """Nobody else has this memory: whoever adopts the weights may keep it."""
 
     def __post_init__(self) -> None:
         if self.clock.apart:

@@ -255,12 +255,19 @@ class Peer:
         Not while updates wait on the way to every neighbour: one more would only arrive later. And
         not while the log is full: so memory is bounded by what the links take, and the training
         never waits for them. `sparing`: not while one update waits on the way to most neighbours;
-        two that are encoded take more bytes than the same steps in one.
+        two that are encoded take more bytes than the same steps in one. One of which the log holds
+        no two: not while another is on its way, though the log be done with it.
         """
         if self.config.topology != "one-peer-exponential":  # its paths take turns, and may wait
             near = self._neighbour_names()
             waiting_max, free_min = (1, (len(near) + 1) // 2) if sparing else (WAITING_MAX, 1)
-            free = sum(self.outbox.updates(to) < waiting_max for to in near)
+            large = 2 * nbytes > self.config.log_bytes_max
+            if large:
+                waiting_max = 1
+            free = sum(
+                self.outbox.updates(to) < waiting_max and not (large and self.transit.busy(to))
+                for to in near
+            )
             if near and free < free_min:
                 return False
         limit = max(self.config.log_bytes_max, nbytes)
@@ -762,7 +769,10 @@ class Peer:
         if not plan.brings_news and not self._behind:
             return [Drop(sender, "snapshot", "nothing new")]
         merged = theirs.copy()
-        self.replica.weights.copy_(snapshot.weights)
+        if snapshot.unshared and not self.synced:
+            self.replica.weights = snapshot.weights  # nothing of mine is in the old ones
+        else:
+            self.replica.weights.copy_(snapshot.weights)
         for push in plan.again:
             push.add_to(self.replica.weights)
             for dot in push.dots:

@@ -137,7 +137,9 @@ def put_together(head: BulkHead, payload: torch.Tensor) -> Bulk:
         case PushHead():
             return Push(head.stamps, payload)
         case SnapshotHead():
-            return Snapshot(payload, head.clock, head.history, head.members, head.checksum)
+            return Snapshot(
+                payload, head.clock, head.history, head.members, head.checksum, unshared=True
+            )
         case ShareHead():
             life = (head.epoch, head.to_epoch)
             return Share(head.seq, *life, head.weight, payload, head.clock, head.seen)
