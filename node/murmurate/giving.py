@@ -27,7 +27,6 @@ KEEP_S = 30.0
 """How long one that broke off is kept for its next try."""
 GIFTS_MAX = 2
 """Different snapshots at a time; whoever else asks gets none, and asks somebody else."""
-PAGE_BYTES = 4096
 SMALL_BYTES = 1 << 20
 """Below this another thread costs more than it saves, and so does letting go of a copy early."""
 
@@ -132,7 +131,7 @@ class Giving:
         large = self._large
         try:
             if large:
-                await loop.run_in_executor(None, self._touch)
+                await loop.run_in_executor(None, buffers.touch, self._size, self._dtype)
             snapshot = self._make()
             if snapshot is None:
                 return
@@ -146,7 +145,3 @@ class Giving:
                 self._give(gift, to)
         finally:
             self._waiting.clear()
-
-    def _touch(self) -> None:
-        """The next copy finds memory that is there already (`core.buffers`): one write a page."""
-        buffers.empty(self._size, self._dtype).numpy()[:: PAGE_BYTES // self._dtype.itemsize] = 0

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.core.clock import Clock, Key
 from murmurate.core.effect import (
     Adopted,
@@ -81,6 +82,7 @@ from murmurate.io.wire import (
     push_fits,
 )
 from murmurate.keeper import Keeper
+from murmurate.pace import Pace
 from murmurate.tally import Tally
 from murmurate.watch.curves import Curves
 from murmurate.watch.outlook import Outlook
@@ -104,17 +106,6 @@ WARN_S = 1.0
 """At most one line for each reason in this time; the counters have all of it."""
 BUFFER_BYTES = 32 << 20
 """Own updates that may be without everyone's answer, in models smaller than this."""
-SHARE = 0.06
-"""Of this process's processor time that communication should take. Beyond it messages wait a little
-for company and carry the sum of more updates: they cost the same, however many are in them."""
-PACE_S_MIN, PACE_S_MAX = 0.008, 0.05
-"""No message waits longer than this for company, and only where company comes (updates every 14 ms
-or faster); else 12 ms. If that does not do, updates are made less often, each of several steps."""
-PACE_S_ALONE, COMPANY_S = 0.012, 0.014
-SHARE_MAX = 0.25
-LOOK_S = 0.25
-IDLE = 0.25
-"""A process that used less than this part of one core takes nothing from its training."""
 NAMES_S = 5.0
 """Between two looks at what a name of peers stands for, at most."""
 SEEK_S, SEEK_S_MAX = 1.0, 60.0
@@ -181,8 +172,7 @@ class Runtime:
         self.curves = Curves()
         self.born = time.monotonic()
         self.leaving = False
-        self.communication = math.nan
-        """Part of this process's processor time that the loop's thread took of late."""
+        self.pace = Pace()
         self.lock = threading.Lock()
         self.news = threading.Condition(self.lock)
         """Notified when something was delivered, or may have become true for one who waits."""
@@ -218,13 +208,6 @@ class Runtime:
         self._thread: threading.Thread | None = None
         self._kicked = False
         self._unsent = False
-        self.interval_s = 0.0
-        """Least time between two updates of mine, found by itself (`_find_pace`)."""
-        self._pace_s = 0.0
-        """Least time between two messages with updates on one link; likewise."""
-        self._look_at = self._mine_s = self._all_s = 0.0
-        self._update_s = math.inf
-        """Mean time an update of mine takes."""
         self._next_pump: asyncio.TimerHandle | None = None
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -252,11 +235,6 @@ class Runtime:
     def inbox(self) -> Iterable[_Delivery]:
         """What waits for the end of a step; lock held."""
         return self._inbox
-
-    @property
-    def pace_s(self) -> float:
-        """Least time between two messages with updates on one link."""
-        return self._pace_s
 
     def start(self) -> None:
         """Listen, find the swarm, and begin to speak. Returns before the first snapshot is here."""
@@ -297,9 +275,7 @@ class Runtime:
                 raise
             self.tally.publish(compute_s)
             self.outlook.make(time.time())
-            self._update_s = (
-                compute_s if self._update_s == math.inf else 0.9 * self._update_s + 0.1 * compute_s
-            )
+            self.pace.made(compute_s)
             self._carry_out(effects)
             self._unsent = True
 
@@ -406,6 +382,10 @@ class Runtime:
             timeout_s=settings.join_timeout_s,
             memory=self._memory(),
         )
+        if not settings.found and self.layout.nbytes >= buffers.BLOCK_BYTES_MIN:
+            # For the snapshot, and for the row of parameters: while the giver makes its copy.
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(None, buffers.touch, self.layout.size, self.layout.dtype, 2)
         began = time.monotonic()
         place = await find_place(self.transport, wish, secrets.token_hex(8))
         self.tally.wait_s += time.monotonic() - began
@@ -673,7 +653,8 @@ class Runtime:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._find_pace(now)
+        if self.pace.due(now):
+            self.pace.look(now, time.thread_time(), time.process_time())
         with self.lock:
             if self._peer is None:
                 return
@@ -684,28 +665,6 @@ class Runtime:
             live = self._peer.membership.live()
         self._giving.sweep(live)
         self._pump()
-
-    def _find_pace(self, now: float) -> None:
-        """Fewer, fuller messages while sending and receiving take too much of the processor."""
-        if now < self._look_at + LOOK_S:
-            return
-        mine_s, all_s = time.thread_time(), time.process_time()
-        spent_s, passed_s = all_s - self._all_s, now - self._look_at
-        share = (mine_s - self._mine_s) / max(1e-9, spent_s)
-        self.communication = min(1.0, share)
-        if spent_s < IDLE * passed_s:
-            share = 0.0  # the processor has nothing else to do
-        self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
-        if share > SHARE:
-            grown = max(self._pace_s, PACE_S_MIN) * min(2.5, share / SHARE)
-            often = self._update_s < COMPANY_S
-            self._pace_s = min(PACE_S_MAX if often else PACE_S_ALONE, grown)
-        elif share < 0.7 * SHARE:
-            self._pace_s = 0.8 * self._pace_s if self._pace_s > PACE_S_MIN else 0.0
-        if share > SHARE_MAX:
-            self.interval_s = min(1.0, 1.5 * max(self.interval_s, 0.002))
-        elif share < 0.7 * SHARE_MAX:
-            self.interval_s = 0.8 * self.interval_s if self.interval_s > 0.001 else 0.0
 
     def _tell(self, now: float) -> None:
         if now < self._tell_at:
@@ -868,9 +827,9 @@ class Runtime:
                 if self._peer is None or self._stopping:
                     return
                 now = time.monotonic()
-                paced = isinstance(self._peer, Peer) and self._pace_s > 0.0
+                paced = isinstance(self._peer, Peer) and self.pace.message_s > 0.0
                 if isinstance(self._peer, Peer):
-                    self._peer.pace_s = self._pace_s
+                    self._peer.pace_s = self.pace.message_s
                 sends = list(self._outgoing)
                 self._outgoing.clear()
                 for send in sends:
@@ -894,7 +853,7 @@ class Runtime:
                         self.tally.dropped["header"] += 1
             if paced and (ready or self._has_waiting()):
                 assert self._loop is not None
-                self._next_pump = self._loop.call_later(self._pace_s, self._pump)
+                self._next_pump = self._loop.call_later(self.pace.message_s, self._pump)
         except BaseException as error:
             self._fail(error)
             raise

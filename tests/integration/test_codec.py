@@ -89,20 +89,44 @@ def test_what_is_left_out_stays_with_its_origin() -> None:
         wait_for(one.swarm._runtime.waiting, "an update of the other")
         one.swarm.follow(lambda: not one.swarm._runtime.waiting(), WAIT_S)
         torch.testing.assert_close(flat(one) - one.weights(), ahead, atol=1e-6, rtol=0)
-        # Settling publishes the rest, exactly: both then have every step of both.
-        settled: list[bool] = []
-        threads = [
-            threading.Thread(target=lambda n=node: settled.append(n.swarm.finish(WAIT_S)))
-            for node in (one, other)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(2 * WAIT_S)
-        assert settled == [True, True]
+        finish_together(one, other)
         same_weights([one, other])
         assert torch.equal(flat(one), one.weights())
         assert torch.equal(flat(other), other.weights())
+
+
+def finish_together(*nodes: Node) -> None:
+    settled: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda n=node: settled.append(n.swarm.finish(WAIT_S)))
+        for node in nodes
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * WAIT_S)
+    assert settled == [True] * len(nodes)
+
+
+def test_at_the_end_of_a_run_each_adds_its_share_of_the_rest() -> None:
+    """Their sum goes too far: each was trained beside its own."""
+    with nodes_with("topk", "topk") as nodes:
+        for node in nodes:
+            for _ in range(5):
+                node.step()
+            while node.swarm._unpublished:
+                node.step()
+        for node, other in (nodes, nodes[::-1]):
+            theirs = other.swarm.clock
+            node.swarm.follow(lambda n=node, c=theirs: n.swarm.clock.covers(c), WAIT_S)  # type: ignore[misc]
+        assert nodes[0].swarm.clock == nodes[1].swarm.clock
+        weights = nodes[0].weights()
+        rests = [flat(node) - node.weights() for node in nodes]
+        finish_together(*nodes)
+        for node in nodes:
+            torch.testing.assert_close(
+                node.weights(), weights + sum(rests) / 2, rtol=1e-4, atol=1e-6
+            )
 
 
 def test_alone_a_codec_changes_nothing_in_the_end() -> None:

@@ -3,13 +3,11 @@
 A large buffer that is freed and allocated again costs 0.6 s of page faults per GB, and one that an
 allocator keeps is often not where the next one fits: half of a node's memory was lost between them.
 So large ones come from blocks of their own, and go back to where the next of the same size takes
-them, by whichever thread its last reference is dropped. Their first touch is a quarter as dear in
-pages of 2 MiB, where the system has them.
+them, by whichever thread its last reference is dropped.
 """
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import weakref
 
@@ -17,6 +15,7 @@ import torch
 
 BLOCK_BYTES_MIN = 4 << 20
 """Below this the allocator does well."""
+PAGE_BYTES = 4096
 FREE_MAX = 4
 """Blocks of one size that wait to be used again; more are given back."""
 
@@ -33,8 +32,6 @@ def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
         block = waiting.pop()
     except IndexError:
         block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError, AttributeError):
-            block.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(block)
     # The tensor's storage holds the view: when the last tensor on it is gone, so is the view.
     weakref.finalize(view, _give_back, waiting, block).atexit = False
@@ -44,6 +41,13 @@ def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
 def clone(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a flat CPU tensor."""
     return empty(tensor.numel(), tensor.dtype).copy_(tensor)
+
+
+def touch(size: int, dtype: torch.dtype, count: int = 1) -> None:
+    """The next so many find memory that is there already: one write a page."""
+    blocks = [empty(size, dtype) for _ in range(count)]
+    for block in blocks:
+        block.numpy()[:: PAGE_BYTES // dtype.itemsize] = 0
 
 
 def release() -> None:
