@@ -276,12 +276,17 @@ def scheduled(name: str, codec: str, seed: int) -> dict[str, Any]:
                 if other is not one:
                     other.inbox.append((now + rng.randint(DELAY // 2, DELAY * 3 // 2), push))
         one.fold(now)
-    for one in replicas:  # the rest, exactly, as `Swarm.finish` does
-        rest = Push(stamps, one.layout.gained(one.parameters, one.weights))
-        rest.add_to(one.weights)
+    for one in replicas:  # the last steps, then a share of the rest, as `Swarm.finish` does
+        delta = one.layout.gained(one.parameters, one.weights)
+        last = (
+            Push(stamps, delta) if encoder is None else Push(stamps, None, (encoder.encode(delta),))
+        )
+        last.add_to(one.weights)
+        rest = Push(stamps, one.layout.gained(one.parameters, one.weights).div_(NODES))
         for other in replicas:
+            other.inbox.append((0, rest))
             if other is not one:
-                other.inbox.append((0, rest))
+                other.inbox.append((0, last))
     sent += NODES * (NODES - 1) * 4 * size
     first = replicas[0]
     for _, push in first.inbox:
