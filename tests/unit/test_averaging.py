@@ -228,6 +228,26 @@ def test_a_share_once_sent_does_not_change() -> None:
     assert share.clock == clock
 
 
+def test_partners_of_one_turn_get_one_copy() -> None:
+    a, b = node("a", 8.0), node("b", 2.0)
+    first = a.share({"b": 1, "c": 1})
+    assert first["b"].model is first["c"].model
+    changes = [
+        lambda: a.local(vector(1.0), Clock()),
+        lambda: a.receive("b", b.share({"a": 1})["a"]),
+        lambda: a.reclaim("b"),
+        lambda: a.give_again("b"),
+    ]
+    for name, change in zip("defg", changes, strict=True):
+        before = a.share({name: 1})[name].model
+        was, a.weight = a.model.clone(), 2.0
+        change()
+        after = a.share({name.upper(): 1})[name.upper()].model
+        assert torch.equal(before, was)
+        assert torch.equal(after, a.model)
+        assert not torch.equal(before, after)
+
+
 # -- conservation --------------------------------------------------------------------------------
 
 

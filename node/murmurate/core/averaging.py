@@ -26,6 +26,7 @@ Replicas never agree to the bit (F9). A clock then says whose work has *some* pa
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -127,6 +128,8 @@ class Averager:
         self._taken: dict[str, tuple[int, int]] = {}
         """Whose shares are in here: of which life, up to which number."""
         self._retired: dict[str, int] = {}
+        self._copy: weakref.ref[torch.Tensor] | None = None
+        """Of the model as it is, in shares that somebody still keeps; None: it has changed."""
 
     @property
     def mass(self) -> torch.Tensor:
@@ -148,6 +151,7 @@ class Averager:
         staleness = context.distance(self.clock)
         dot = Dot(self.name, self.epoch, self.clock.last(self.name, self.epoch) + 1)
         self.clock.add(dot)
+        self._copy = None
         if not in_model:
             self.model.add_(delta)
         return dot, staleness
@@ -189,13 +193,21 @@ class Averager:
                 self.epoch,
                 link.epoch,
                 weight,
-                buffers.clone(self.model),
+                self._copied(),
                 self.clock.copy(),
                 seen,
             )
         elif link.share.seen != seen:
             link.share = replace(link.share, seen=seen)
         return link.share
+
+    def _copied(self) -> torch.Tensor:
+        """Partners of one turn get the same model: it is copied once."""
+        copy = self._copy() if self._copy is not None else None
+        if copy is None:
+            copy = buffers.clone(self.model)
+            self._copy = weakref.ref(copy)
+        return copy
 
     def confirm(self, partner: str, receipt: Receipt) -> None:
         """Take note of what a partner has; late and repeated receipts change nothing."""
@@ -241,6 +253,7 @@ class Averager:
 
     def put_in(self, model: torch.Tensor, weight: float) -> None:
         """Become the mean of this and another model, by weight."""
+        self._copy = None
         before, self.weight = self.weight, self.weight + weight
         if before:
             self.model.lerp_(model, weight / self.weight)
@@ -296,6 +309,7 @@ class Averager:
         share, left = link.share, self.weight - link.share.weight
         if left < max(WEIGHT_MIN, LEFT_MIN * share.weight):
             return False
+        self._copy = None
         self.model.lerp_(share.model, -share.weight / left)
         self.weight = left
         link.back = False
