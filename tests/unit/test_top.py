@@ -69,6 +69,23 @@ def drawn(swarm: dict[str, Any], rates: top.Rates, sort: str = "name") -> list[s
     return out.getvalue().splitlines()
 
 
+@pytest.mark.parametrize("width", [120, 80, 72, 60])
+@pytest.mark.parametrize("sort", ["name", "address"])
+def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(width: int, sort: str) -> None:
+    rates = top.Rates()
+    for seconds in (0.0, 2.0):
+        rates.take(as_json(described(seconds)))
+    out = io.StringIO()
+    swarm = as_json(described(2.0))
+    Console(width=width, file=out).print(top.picture(swarm, rates, sort, width))
+    _, *table = out.getvalue().splitlines()
+    assert max(map(len, table)) <= width
+    assert not any("…" in line for line in table)
+    assert ("address" in table[0]) == (width == 120 or sort == "address"), "what it is sorted by"
+    assert "staleness" in table[0]
+    assert "accuracy" in table[0]
+
+
 def test_json_has_everything_and_no_nan() -> None:
     swarm = as_json(described())
     assert json.loads(json.dumps(swarm, allow_nan=False)) == swarm

@@ -55,6 +55,10 @@ COLUMNS = {
 }
 
 
+NARROW = ("address", "bytes", "updates", "loss", "samples", "predicted", "lag")
+"""What is left out where there is no room, the first first."""
+
+
 def run(
     address: str,
     *,
@@ -84,7 +88,7 @@ def run(
                 _show(live, console, Text(f"{error}; asking again", style="red"))
             else:
                 rates.take(swarm)
-                _show(live, console, picture(swarm, rates, sort))
+                _show(live, console, picture(swarm, rates, sort, console.width))
                 shown += 1
             if count is None or shown < count:
                 time.sleep(max(0.0, interval_s - (time.monotonic() - began)))
@@ -145,16 +149,24 @@ def rows(swarm: Json, rates: Rates, sort: str) -> list[Json]:
     return known + [row for row in found if column.value(row) is None]
 
 
-def picture(swarm: Json, rates: Rates, sort: str) -> Group:
-    """The whole screen."""
+def picture(swarm: Json, rates: Rates, sort: str, width: int = PLAIN_WIDTH) -> Group:
+    """The whole screen. Where it is narrow some columns are left out: half a number is none."""
     members = rows(swarm, rates, sort)
+    cells = {key: [_cell(key, row) for row in members] for key in COLUMNS}
+    titles = {key: each.title + "*" * (key == sort) for key, each in COLUMNS.items()}
+    needed = {
+        key: 1 + max(len(titles[key]), *(len(cell) for cell in cells[key]), 0) for key in COLUMNS
+    }
+    shown = [*COLUMNS]
+    for key in NARROW:
+        if sum(needed[each] for each in shown) - 1 > width and key != sort:
+            shown.remove(key)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for key, column in COLUMNS.items():
-        right = "right" if column.shape else "left"
-        title = f"{column.title}*" if key == sort else column.title
-        table.add_column(title, justify=right, no_wrap=True)  # type: ignore[arg-type]
-    for row in members:
-        table.add_row(*(_cell(key, row) for key in COLUMNS))
+    for key in shown:
+        right = "right" if COLUMNS[key].shape else "left"
+        table.add_column(titles[key], justify=right, no_wrap=True)  # type: ignore[arg-type]
+    for number in range(len(members)):
+        table.add_row(*(cells[key][number] for key in shown))
     return Group(Text(headline(swarm, members), no_wrap=True, overflow="ellipsis"), table)
 
 
