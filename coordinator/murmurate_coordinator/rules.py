@@ -226,8 +226,9 @@ class Partitioner:
         old = self.lease_of(peer)
         if old is None or old.done:
             return []
-        del self.leases[old.number]
         new = self._grant(peer, old.held)
+        numbers = [new.number if n == old.number else n for n in self.leases if n != new.number]
+        self.leases = {number: self.leases[number] for number in numbers}  # in its place
         self._order[self._order.index(old.number)] = new.number
         return [self._give(new)]
 
@@ -298,6 +299,10 @@ class Partitioner:
         owners = [lease.owner for lease in self.leases.values()]
         if len(set(owners)) != len(owners) or not set(owners) <= set(self.members):
             raise PromiseBroken("leases", f"owners {owners}, members {sorted(self.members)}")
+        for number, part in zip(self._order, self._parts, strict=True):
+            lease = self.leases.get(number)
+            if lease is not None and not np.array_equal(part, lease.held):
+                raise PromiseBroken("leases", f"lease {number} is folded in as another one's units")
         if not shares or self.rule == "fedavg":
             return
         free = self._free()
@@ -406,8 +411,8 @@ class Partitioner:
         self.plan += 1
         self.totals.plans += 1
         self._order = list(self.leases)
-        self._parts = [self.leases[number].held for number in self._order]
         if not same:
+            self._parts = [self.leases[number].held for number in self._order]
             self._covers = covers(self.structure, self._parts)
 
     def _common(

@@ -288,6 +288,24 @@ def test_a_gift_that_got_lost_is_given_again() -> None:
     assert a.give.held == newest.held
 
 
+@pytest.mark.parametrize("rule", ["once", "sync", "async", "lease"])
+def test_units_given_again_stay_whose_they_were(rule: str) -> None:
+    """Found by `test_churn`: the next push of everybody went into another one's units."""
+    table, peers = seated(rule, "a", "bb", "ccc")
+    table.gone(peers[0])
+    peers[0].give = None  # it never came
+    table.hello(peers[0])
+    for _ in range(2):
+        for peer in peers:
+            peer.train()
+            held, values = peer.held, {n: v.clone() for n, v in peer.values.items()}
+            table.push(peer)
+            assert held is not None
+            rows = STRUCTURE.tensors["0.weight"].kept(held)[0]
+            assert torch.equal(table.weights["0.weight"][rows], values["0.weight"])
+        table.rules.check()
+
+
 @pytest.mark.parametrize("rule", ["sync", "once", "fedavg"])
 def test_a_dead_member_does_not_hold_up_a_barrier(rule: str) -> None:
     table, (a, b, c) = seated(rule, "a", "b", "c")
@@ -666,3 +684,94 @@ def test_after_a_restart_members_have_longer_to_come_back() -> None:
     new.wait(1.5)
     assert not new.rules.members
     assert not new.rules.leases
+
+
+# -- anything may happen ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(2))
+def test_churn(rule: str, seed: int) -> None:
+    """Joins, leaves, broken streams, frozen and reborn members, lies, and a coordinator that is
+    killed: the promises hold after each, a refused push changes nothing, and it goes on."""
+    rng = np.random.default_rng(seed)
+    table = Table(rule)
+    peers: dict[str, Peer] = {}
+    kept = save(table.rules)
+    for step in range(220):
+        table.now += float(rng.exponential(0.3))
+        here = [p for p in peers.values() if p.stream and not p.ended]
+        trains = [p for p in here if p.give is not None]
+        event = rng.choice(
+            ["push", "lie", "join", "bye", "break", "back", "reborn", "wait", "keep", "kill"],
+            p=[0.55, 0.06, 0.1, 0.04, 0.06, 0.08, 0.03, 0.05, 0.02, 0.01],
+        )
+        pick = (lambda some: some[int(rng.integers(len(some)))]) if peers else None
+        before, pushes = table.weights, table.rules.totals.pushes
+        if event in ("push", "lie") and trains and pick is not None:
+            peer = pick(trains)
+            peer.train(1)
+            if event == "lie":
+                lie: list[dict[str, Any]]
+                lie = [{"lease": 1 << 50}, {"version": 99}, {"value_bytes": 12}, {"steps": 0}]
+                table.push(peer, **lie[int(rng.integers(len(lie)))])
+            else:
+                table.push(peer)
+            if table.rules.totals.pushes == pushes:
+                assert same(before, table.weights)
+        elif event == "join" and len(peers) < 7:
+            name = f"p{step}"
+            peers[name] = Peer(name, width=float(rng.choice([0.0, 1.0, 3.0])))
+            try:
+                table.hello(peers[name])
+            except NoRoom:
+                del peers[name]
+        elif event == "bye" and len(here) > 1 and pick is not None:
+            peer = pick(here)
+            table.centre.bye(peer.name, peer.stream, table.now)
+            table.carry()
+            del peers[peer.name]
+        elif event == "break" and here and pick is not None:
+            table.gone(pick(here))
+            continue
+        elif event in ("back", "reborn") and peers and pick is not None:
+            peer = pick(list(peers.values()))
+            if event == "reborn" and peer in here:
+                continue
+            if event == "reborn":
+                peer = peers[peer.name] = Peer(peer.name, instance=f"i{step}", width=peer.width)
+            try:
+                welcome = table.hello(peer)
+            except NoRoom:
+                del peers[peer.name]
+                continue
+            if not welcome.lease_holds and table.rules.lease_of(peer.name) is None:
+                peer.give = None
+        elif event == "wait":
+            table.wait(float(rng.choice([1.0, GRACE_S + 1, FROZEN_S * 12])))
+        elif event == "keep":
+            kept = save(table.rules)
+        elif event == "kill":
+            rules = restore(kept, STRUCTURE, np.random.default_rng(step), steps=J, founders=1)
+            now, table = table.now, Table(rule, rules=rules)
+            table.now = now
+            for seat in table.centre.roll.seats.values():
+                seat.away_s = now
+            for peer in peers.values():
+                peer.stream, peer.ended = 0, False
+        table.rules.check()
+        owners = [lease.owner for lease in table.rules.leases.values()]
+        assert len(owners) == len(set(owners))
+        assert all(bool(torch.isfinite(v).all()) for v in table.weights.values())
+    # Whatever happened: a member that comes now trains.
+    last = Peer("last")
+    table.wait(RESTART_S + 1)
+    for peer in [p for p in peers.values() if p.stream]:
+        table.gone(peer)
+    table.wait(GRACE_S + 1)
+    assert not table.rules.members
+    table.hello(last)
+    last.train()
+    pushes = table.rules.totals.pushes
+    table.push(last)
+    assert table.rules.totals.pushes == pushes + 1
