@@ -10,6 +10,7 @@ pair pair128 four straggler
 latency memory start
            from the hook to applied; a node's peak; the command line
 scrape     what it costs to be watched by Prometheus
+ist        four unequal members of a coordinator, against the same four in silence
 codec      what the codecs cost (bench/codec.py)
 
 Without names: all of them, in about a quarter of an hour. The JSON goes to bench/results unless a
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import core
 import exchange
+import ist
 import report
 import scrape
 import train
@@ -36,7 +38,7 @@ RESULTS = Path(__file__).with_name("results")
 
 def scenarios() -> dict[str, report.Scenario]:
     found = {**core.SCENARIOS, **wire.SCENARIOS, **exchange.SCENARIOS, **train.SCENARIOS}
-    return found | {**scrape.SCENARIOS, "codec": codecs}
+    return found | {**scrape.SCENARIOS, **ist.SCENARIOS, "codec": codecs}
 
 
 def codecs(report: Report, effort: Effort) -> None:
