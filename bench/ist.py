@@ -204,4 +204,19 @@ def ist(report: Report, effort: Effort) -> None:
         report.remark(f"{name}: parameters of each, of all: {shares}")
 
 
-SCENARIOS: dict[str, Scenario] = {"ist": ist}
+def ist_memory(report: Report, effort: Effort) -> None:
+    """A model that no member may hold."""
+    import ist_memory as memory_of
+
+    samples = effort.few(3).interleaved({"memory": memory_of.repetition})
+    report.keep("ist_memory", samples)
+    each = samples["memory"]
+    goal = Goal(value=each[0]["model_mib"], at_most=True)
+    report.add("the model itself", (s["model_mib"] for s in each), unit="MiB")
+    report.add("training all of it, momentum", (s["whole_mib"] for s in each), unit="MiB")
+    report.add("declared by the member", (s["allowed_mib"] for s in each), unit="MiB")
+    report.add("the member", (s["member_mib"] for s in each), goal=goal, unit="MiB")
+    report.add("its part of the parameters", (s["share"] for s in each))
+
+
+SCENARIOS: dict[str, Scenario] = {"ist": ist, "ist_memory": ist_memory}

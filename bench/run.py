@@ -10,7 +10,9 @@ pair pair128 four straggler
 latency memory start
            from the hook to applied; a node's peak; the command line
 scrape     what it costs to be watched by Prometheus
-ist        four unequal members of a coordinator, against the same four in silence
+ist ist_memory
+           four unequal members of a coordinator, against the same four in silence; a member that
+           may not hold the model
 codec      what the codecs cost (bench/codec.py)
 
 Without names: all of them, in about a quarter of an hour. The JSON goes to bench/results unless a

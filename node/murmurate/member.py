@@ -28,7 +28,12 @@ from murmurate.core.clock import name_problem
 from murmurate.core.gate import NAME_BYTES_MAX
 from murmurate.core.partition import Structure, build, load, observe, weights_of
 from murmurate.core.staleness import Summary
-from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable
+from murmurate.errors import (
+    ConfigError,
+    LocalProtocolError,
+    MurmurateError,
+    PeerUnavailable,
+)
 from murmurate.interrupts import Interrupts
 from murmurate.io.coordinator_link import CoordinatorLink
 from murmurate.io.coordinator_values import Outgoing, structure_digest
@@ -38,6 +43,7 @@ from murmurate.io.progress import Progress
 from murmurate.io.transport import Limits
 from murmurate.leasing import Gift, Leasing
 from murmurate.tally import Tally
+from murmurate.watch.member_pages import pages
 
 log = logging.getLogger("murmurate")
 
@@ -122,7 +128,7 @@ class Member:
         self._memory_bytes = int(memory_bytes)
         self._join_timeout_s = join_timeout_s
         self._limits = _limits
-        self._pages: Pages | None = None
+        self._pages: Pages | None = pages(self, metrics) if metrics is not None else None
         self._leasing: Leasing | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: CoordinatorLink | None = None
@@ -151,6 +157,10 @@ class Member:
     def metrics_address(self) -> str | None:
         """Where its figures are served; None: nowhere."""
         return self._pages.address if self._pages is not None else None
+
+    @property
+    def failed(self) -> bool:
+        return self._leasing is not None and self._leasing.error is not None
 
     @property
     def connected(self) -> bool:
@@ -386,13 +396,19 @@ class Member:
             self._link = link = CoordinatorLink(self._coordinator, leasing, self._limits)
             ready.set()
             try:
+                if self._pages is not None:
+                    await self._pages.start()
                 await link.run()
             except asyncio.CancelledError:
                 pass  # closed while nobody answered
+            except MurmurateError as error:
+                leasing.fail(error)
             except BaseException as error:
                 leasing.fail(error)  # raised in the training thread, at its next step
                 raise
             finally:
+                if self._pages is not None:
+                    await self._pages.stop()
                 await asyncio.sleep(DRAIN_S)
 
         self._thread = threading.Thread(

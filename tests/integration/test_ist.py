@@ -1,0 +1,102 @@
+"""Independent subnet training as a person uses it: `up --mode ist`, nodes, an example."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.integration.test_up import PATIENCE_S, run
+
+EXAMPLE = Path(__file__).parents[2] / "examples/subnet.py"
+MURMURATE = [sys.executable, "-m", "murmurate.cli"]
+
+
+def test_unequal_members_one_of_them_killed_and_a_coordinator_that_comes_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "out.json"
+    done = run(
+        *("up", "--mode", "ist", "--rule", "async", "--nodes", "3", "--widths", "4,2,1"),
+        *("--workload", "digits", "--samples", "150000", "--report", str(path)),
+        *("--kill", "node-1@20%", "--kill", "coordinator@50%", "--slow", "node-2=0.002"),
+        *("--checkpoint", str(tmp_path / "kept"), "--checkpoint-every-s", "0.5"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads(path.read_text())
+    assert (written["mode"], written["rule"]) == ("ist", "async")
+    assert written["samples"] >= 150_000
+    assert written["accuracy_mean"] > 0.9
+    assert written["coordinator_lives"] == 2
+    for key in ("plan", "plans", "pushes", "coverage", "leases", "refused", "accuracy_plain"):
+        assert key in written, key
+    centre, *members = written["nodes"]
+    assert centre["role"] == "coordinator"
+    assert [row["role"] for row in members] == ["member"] * 3
+    assert [row["state"] for row in members] == ["done", "killed", "done"]
+    assert all(row["share"] > 0 for row in members)
+    for row in (members[0], members[2]):
+        assert row["steps_in_model"] + row["steps_lost"] == row["steps"]
+        assert row["samples"] > 0
+    assert members[0]["staleness"]["count"] == members[0]["updates_applied"] > 0
+    assert "the coordinator is started again from its checkpoint" in done.stdout
+
+
+def test_a_mistake_is_told_in_one_line_each() -> None:
+    done = run("up", "--mode", "ist", "--widths", "4,0", "--nodes", "2", "--codec", "int8")
+    assert done.returncode == 2
+    assert "--widths 4,0: 0 must be above 0" in done.stderr
+    assert "--codec: only with --mode gossip" in done.stderr
+    done = run("node", "--mode", "ist", "--check-config")
+    assert done.returncode == 2
+    assert "mode ist needs one" in done.stderr
+
+
+def test_the_example_and_a_node_with_figures_train_with_a_coordinator(tmp_path: Path) -> None:
+    """Three kinds of process: the coordinator, a loop of one's own, `murmurate node`."""
+    path = tmp_path / "out.json"
+    words = ("--listen", "127.0.0.1:0", "--founders", "2", "--samples", "40000")
+    with started("coordinator", *words, "--report", str(path)) as centre:
+        address = said(centre, r"coordinator listens at (\S+)")
+        node = ("node", "--mode", "ist", "--coordinator", address, "--threads", "1")
+        with started("node", *node[1:], "--metrics", "127.0.0.1:0", "--name", "other") as other:
+            command = [sys.executable, str(EXAMPLE), "0", address]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as example:
+                page = said(other, r"trains [\d.]+% of the model, figures at (\S+)")
+                with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
+                    figures = answer.read().decode()
+                for name in ("plan_number", "subnet_share_ratio", "updates_applied_total"):
+                    assert re.search(rf"^murmurate_{name} [\d.]+", figures, re.M), name
+                out, _ = example.communicate(timeout=PATIENCE_S)
+            said(other, r"(other ends \(coordinator: samples\))")
+            assert other.wait(PATIENCE_S) == 0
+        assert example.returncode == 0
+        assert re.search(r"\d+% of the model, \d+ steps, loss", out)
+        assert centre.wait(PATIENCE_S) == 0
+    written = json.loads(path.read_text())
+    assert {row["name"] for row in written["nodes"]} == {"coordinator", "example-0", "other"}
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([*MURMURATE, *words], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said(process: subprocess.Popen[str], pattern: str) -> str:
+    """Of what it writes to standard error, the first that is like this."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if found := re.search(pattern, line):
+            return found[1]
+    raise AssertionError(f"{pattern} was not said: {lines}")
