@@ -15,6 +15,7 @@ import pytest
         "murmurate.status",
         "murmurate.watch.top",
         "murmurate.io.grpc_terms",
+        "murmurate_coordinator.cli",
     ],
 )
 def test_import_leaves_torch_out(module: str) -> None:
