@@ -71,8 +71,10 @@ class _Seen:
 class Advisor:
     """Counts what the rules do; says which of the conditions is not met now."""
 
-    def __init__(self, centre: Partitioner, now_s: float = 0.0) -> None:
+    def __init__(self, centre: Partitioner, now_s: float = 0.0, *, silent_s: float = 0.0) -> None:
+        """`silent_s`: a shorter silence is not worth a word, however short the intervals are."""
         self.centre = centre
+        self._silent_s = silent_s
         self._seen: dict[str, _Seen] = {}
         self._unit_s = np.full(centre.structure.units + 1, now_s)
         """When each unit was in a push last."""
@@ -137,7 +139,7 @@ class Advisor:
                 usual, most = slowest, FIRST_INTERVALS
             since = seen.given_s if seen.pushed_s is None else max(seen.pushed_s, seen.given_s)
             age = now_s - since
-            if age > most * usual:
+            if age > max(most * usual, self._silent_s):
                 units = int(lease.held[:-1].sum())
                 more = "; everybody waits for it" if self.centre.rule in BARRIER else ""
                 yield Advice(
@@ -152,7 +154,7 @@ class Advisor:
         free[:-1] = True
         for lease in leases:
             free &= ~lease.held
-        still = free & (now_s - self._unit_s > SILENT_INTERVALS * slowest)
+        still = free & (now_s - self._unit_s > max(SILENT_INTERVALS * slowest, self._silent_s))
         if still.any():
             age = now_s - float(self._unit_s[still].min())
             yield Advice(

@@ -49,6 +49,8 @@ from murmurate_coordinator.rules import (
 )
 
 ADVISE_S = 2.0
+SILENT_S = 3.0
+"""A busy machine holds a process up for a second or two: that is no silence."""
 ADVICE_S = 60.0
 """The same thing is not said again before."""
 
@@ -101,7 +103,7 @@ class Centre:
         self._instance = instance
         self.digest = structure_digest(rules.structure)
         self._full_bytes = value_size(rules.structure, rules.structure.everything())
-        self._advisor = Advisor(rules, now)
+        self._advisor = Advisor(rules, now, silent_s=SILENT_S)
         self._advise_at = now
         self._advised: dict[tuple[str, str], float] = {}
         self._checked = 0

@@ -163,3 +163,14 @@ def test_a_step_that_delays_make_diverge() -> None:
     wild = step_advice(hessian, 1.0)
     assert wild is not None
     assert "does not contract (1.8)" in wild.sentence
+
+
+def test_a_silence_of_a_moment_is_not_worth_a_word() -> None:
+    flock = Flock("async")
+    for now in range(1, 10):
+        flock.push(now / 10, "abc")
+    flock.advisor._silent_s = 3.0
+    assert flock.kinds(2.0) == []
+    assert (SILENT, "a") in flock.kinds(5.0)
+    flock.advisor._silent_s = 0.0
+    assert (SILENT, "a") in flock.kinds(2.0)

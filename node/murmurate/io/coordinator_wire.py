@@ -49,7 +49,10 @@ class WorkHello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """«My subnet after so many more steps.» The values follow."""
+    """«My subnet after so many steps.» The values follow.
+
+    Steps, samples and seconds are of all of the lease, pushed before or not.
+    """
 
     plan: int
     lease: int
