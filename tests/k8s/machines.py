@@ -2,7 +2,7 @@
 
 Each pod has its address on a bridge that nothing else sees, the rendered files, variables and
 arguments, user 10001, no capabilities, and a root file system it cannot write to. Paths of its
-mounts are folders below one temporary folder. The service's name is in the pods' file of hosts.
+mounts are folders below one temporary folder. A name server answers for the services.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.k8s.kubelet import environment, here, lay_out, mounts, pod_name, port_number
-from tests.k8s.manifests import Object, Pod
+from tests.k8s.manifests import Object, Pod, of_kind, selects
 from tests.k8s.names import DOMAIN, Names
 
 SUBNET = "10.79.0"
@@ -84,10 +84,7 @@ class Started:
         user = (f"--reuid={self.user}", f"--regid={self.user}")
         steps = [
             "mount --make-rprivate /",
-            *(
-                f"mount --bind {quoted(str(self.cluster.folder / name))} /etc/{name}"
-                for name in ("hosts", "resolv.conf")
-            ),
+            f"mount --bind {quoted(str(self.cluster.resolver))} /etc/resolv.conf",
             *(f"mount --bind {quoted(str(at))} {quoted(str(at))}" for at in self.writable),
             "mount -o remount,bind,ro /",
             shlex.join(["exec", *SETPRIV, *user, self.program, *arguments]),
@@ -202,14 +199,12 @@ class Cluster:
         self.prefix = f"mmk{os.getpid()}-"
         self.folder = Path(tempfile.mkdtemp(prefix="murmurate-k8s-"))
         self.folder.chmod(0o755)
-        self.hosts = self.folder / "hosts"
-        self.hosts.write_text("127.0.0.1 localhost\n")
-        # As a kubelet writes it; nobody answers there unless a test starts `Names`.
-        (self.folder / "resolv.conf").write_text(
+        # As a kubelet writes it.
+        self.resolver = self.folder / "resolv.conf"
+        self.resolver.write_text(
             f"search {DOMAIN} svc.cluster.local cluster.local\n"
             f"nameserver {SUBNET}.254\noptions ndots:5\n"
         )
-        self.names: Names | None = None
         self.pods: list[Started] = []
         self.others: list[str] = []
         self.hub = f"{self.prefix}hub"
@@ -217,15 +212,11 @@ class Cluster:
         run("ip", "-n", self.hub, "link", "add", "name", "bridge0", "type", "bridge")
         run("ip", "-n", self.hub, "addr", "add", f"{SUBNET}.254/24", "dev", "bridge0")
         run("ip", "-n", self.hub, "link", "set", "bridge0", "up")
-
-    def name_server(self) -> Names:
-        """One at the address that is in the pods' resolv.conf."""
         self.names = self.inside(lambda: Names(f"{SUBNET}.254"))
         self.names.start()
-        return self.names
 
-    def pod(self, pod: Pod, number: int, service: str, program: str = str(PROGRAM)) -> Started:
-        """A new one, not yet started; the service's name stands for it at once."""
+    def pod(self, pod: Pod, number: int, program: str = str(PROGRAM)) -> Started:
+        """A new one, not yet started; the names of its services stand for it at once."""
         started = Started(self, pod, number, len(self.pods), program)
         self.pods.append(started)
         space = started.space
@@ -239,8 +230,10 @@ class Cluster:
         run("ip", "-n", self.hub, "link", "set", link, "master", "bridge0", "up")
         run("ip", "-n", space, "addr", "add", f"{started.address}/24", "dev", "eth0")
         run("ip", "-n", space, "link", "set", "eth0", "up")
-        with self.hosts.open("a") as hosts:
-            hosts.write(f"{started.address} {service}\n")
+        for service in of_kind(self.found, "Service"):
+            if selects(service["spec"]["selector"], pod.labels):
+                ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+                self.names.add(service["metadata"]["name"], started.name, started.address, ports)
         return started
 
     def outside(self, address: str) -> str:
@@ -281,8 +274,7 @@ class Cluster:
     def close(self) -> None:
         for pod in self.pods:
             pod.kill()
-        if self.names is not None:
-            self.names.close()
+        self.names.close()
         for space in (*(pod.space for pod in self.pods), *self.others, self.hub):
             with contextlib.suppress(AssertionError):
                 run("ip", "netns", "del", space)

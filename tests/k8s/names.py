@@ -26,15 +26,17 @@ def asked(message: bytes) -> tuple[str, int, int]:
 
 
 class Names:
-    """Serves `services`: by service, its pods' addresses and its ports, both by name.
-
-    It is changed from outside as pods come and go.
-    """
+    """Answers for services: all their pods, each pod by name, and their ports (SRV)."""
 
     def __init__(self, host: str) -> None:
-        self.services: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {}
+        self._services: dict[str, tuple[dict[str, str], Mapping[str, int]]] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((host, 53))
+
+    def add(self, service: str, pod: str, address: str, ports: Mapping[str, int]) -> None:
+        """A pod more behind a service, ready or not."""
+        pods, _ = self._services.get(service, ({}, {}))
+        self._services[service] = ({**pods, pod: address}, ports)
 
     def start(self) -> None:
         threading.Thread(target=self._serve, daemon=True).start()
@@ -63,7 +65,7 @@ class Names:
 
     def records(self, name: str) -> list[tuple[int, bytes]]:
         result = []
-        for service, (pods, ports) in self.services.items():
+        for service, (pods, ports) in self._services.copy().items():
             place = f"{service}.{DOMAIN}"
             for pod, address in pods.items():
                 if name in (place, f"{pod}.{place}"):

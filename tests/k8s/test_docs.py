@@ -50,9 +50,9 @@ def test_every_overlay_is_named_and_every_named_one_is_there() -> None:
 def test_what_commands_ask_for_exists() -> None:
     every = [each for name in KUSTOMIZATIONS for each in objects(name)]
     titles = {title(each) for each in every}
-    kinds = {"statefulset": "StatefulSet", "service": "Service"}
-    asked = re.findall(r"\b(statefulset|service)/([\w-]+)", " ".join(COMMANDS))
-    assert len(asked) >= 4
+    kinds = {"statefulset": "StatefulSet", "service": "Service", "deployment": "Deployment"}
+    asked = re.findall(rf"\b({'|'.join(kinds)})/([\w-]+)", " ".join(COMMANDS))
+    assert len(asked) >= 6
     for kind, name in asked:
         assert f"{kinds[kind]}/{name}" in titles
     for name, port in re.findall(r"(?:exec|port-forward) (murmurate-\d+) (?:-- .*:)?(\d+)", TEXT):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.k8s.machines import PROGRAM, Cluster, Started, cannot_start
-from tests.k8s.manifests import ROOT, needs, needs_kubectl, objects, of_kind, pods, title, tool
+from tests.k8s.manifests import ROOT, needs, needs_kubectl, objects, pods, tool
 
 pytestmark = [
     needs_kubectl,
@@ -43,7 +43,7 @@ def started(overlay: str, count: int) -> Iterator[list[Started]]:
     cluster = Cluster(found)
     try:
         every = [
-            cluster.pod(pod, number, "murmurate")
+            cluster.pod(pod, number)
             for pod in pods(found)
             if pod.labels["app.kubernetes.io/component"] == "peer"
             for number in range(count)
@@ -188,8 +188,8 @@ def test_a_coordinator_and_its_members_train_and_survive_its_death() -> None:
     cluster = Cluster(found)
     try:
         by_component = {pod.labels["app.kubernetes.io/component"]: pod for pod in pods(found)}
-        centre = cluster.pod(by_component["coordinator"], 0, "murmurate-coordinator")
-        members = [cluster.pod(by_component["peer"], number, "murmurate") for number in range(2)]
+        centre = cluster.pod(by_component["coordinator"], 0)
+        members = [cluster.pod(by_component["peer"], number) for number in range(2)]
         every = [centre, *members]
         for pod in every[:2]:
             checked = pod.ask(*pod.arguments, "--check-config")
@@ -211,6 +211,9 @@ def test_a_coordinator_and_its_members_train_and_survive_its_death() -> None:
         wait_for(lambda: pushes() > 3, "subnets come back", every, 60.0)
         status, _ = centre.get("metrics", "/model.safetensors")
         assert status == 200
+        told = centre.ask("status", "127.0.0.1:7100")
+        assert told.returncode == 0, told.stderr
+        assert all(pod.name in told.stdout for pod in members)
 
         centre.kill()
         centre.start()
@@ -233,14 +236,7 @@ def test_prometheus_finds_the_pods_by_name_and_the_rules_work() -> None:
         cluster = every[0].cluster
         cluster.found = found
         (pod,) = (each for each in pods(found) if each.title == "StatefulSet/murmurate-prometheus")
-        prometheus = cluster.pod(pod, 0, "murmurate-prometheus", str(tool("prometheus")))
-        (service,) = (
-            each["spec"] for each in of_kind(found, "Service") if title(each) == "Service/murmurate"
-        )
-        cluster.name_server().services["murmurate"] = (
-            {each.name: each.address for each in every},
-            {port["name"]: port["port"] for port in service["ports"]},
-        )
+        prometheus = cluster.pod(pod, 0, str(tool("prometheus")))
         prometheus.start()
         everyone = [*every, prometheus]
         come_up(every)
