@@ -106,11 +106,17 @@ def lay_out(root: Path, every: list[Mount]) -> dict[str, Path]:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_text(text, encoding="utf-8")
         places[mount.path] = place
+    for path in places:  # one mount inside another: the kubelet makes its place there
+        outer = [each for each in places if path.startswith(f"{each}/")]
+        for each in outer:
+            (places[each] / path.removeprefix(f"{each}/")).mkdir(parents=True, exist_ok=True)
     return places
 
 
 def here(text: str, places: dict[str, Path]) -> str:
-    """Text in which a container's paths are those of `lay_out`."""
+    """Text in which a container's paths are those of `lay_out`; as it is where there are none."""
+    if not places:
+        return text
     longest_first = "|".join(re.escape(path) for path in sorted(places, key=len, reverse=True))
     return re.sub(rf"(?<![\w/])({longest_first})(?![\w-])", lambda at: str(places[at[1]]), text)
 

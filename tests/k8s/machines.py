@@ -51,6 +51,9 @@ def run(*command: str) -> None:
 class Started:
     """One pod, and what is done to it."""
 
+    mapped = True
+    """Whether paths of the container are folders elsewhere."""
+
     def __init__(
         self, cluster: Cluster, pod: Pod, number: int, index: int, program: str = str(PROGRAM)
     ) -> None:
@@ -63,10 +66,11 @@ class Started:
         self.child: subprocess.Popen[bytes] | None = None
         every = mounts(pod, cluster.found)
         self.places = lay_out(cluster.folder / self.name, every)
+        there = self.places if self.mapped else {}
         self.writable = [self.places[mount.path] for mount in every if mount.writable]
         for place in self.places.values():
             for file in (*place.rglob("*.toml"), *place.rglob("prometheus.yml")):
-                file.write_text(here(file.read_text(), self.places))
+                file.write_text(here(file.read_text(), there))
         for place in self.writable:
             os.chown(place, self.user, self.user)  # what fsGroup is for
         told = environment(pod, number, self.address)
@@ -74,9 +78,9 @@ class Started:
             "PATH": f"{PROGRAM.parent}:/usr/sbin:/usr/bin:/sbin:/bin",
             **{key: str(self.places.get("/tmp", "/")) for key in ("HOME", "TMPDIR")},
             "PYTHONDONTWRITEBYTECODE": "1",
-            **{key: here(value, self.places) for key, value in told.items()},
+            **{key: here(value, there) for key, value in told.items()},
         }
-        self.arguments = [here(each, self.places) for each in pod.container["args"]]
+        self.arguments = [here(each, there) for each in pod.container["args"]]
 
     def command(self, *arguments: str) -> list[str]:
         """The program with these arguments as in the container."""
@@ -129,10 +133,14 @@ class Started:
     def alive(self) -> bool:
         return self.child is not None and self.child.poll() is None
 
+    @property
+    def pid(self) -> int:
+        assert self.child is not None
+        return self.child.pid
+
     def restrictions(self) -> dict[str, str]:
         """What the kernel says of the process."""
-        assert self.child is not None
-        process = Path(f"/proc/{self.child.pid}")
+        process = Path(f"/proc/{self.pid}")
         lines = (line.split(":", 1) for line in (process / "status").read_text().splitlines())
         status = {name: value.split()[0] for name, value in lines if value.strip()}
         (root,) = (
@@ -194,8 +202,8 @@ class Started:
 class Cluster:
     """A bridge, and pods on it."""
 
-    def __init__(self, found: list[Object]) -> None:
-        self.found = found
+    def __init__(self, found: list[Object], kind: type[Started] = Started) -> None:
+        self.found, self.kind = found, kind
         self.prefix = f"mmk{os.getpid()}-"
         self.folder = Path(tempfile.mkdtemp(prefix="murmurate-k8s-"))
         self.folder.chmod(0o755)
@@ -217,7 +225,7 @@ class Cluster:
 
     def pod(self, pod: Pod, number: int, program: str = str(PROGRAM)) -> Started:
         """A new one, not yet started; the names of its services stand for it at once."""
-        started = Started(self, pod, number, len(self.pods), program)
+        started = self.kind(self, pod, number, len(self.pods), program)
         self.pods.append(started)
         space = started.space
         run("ip", "netns", "add", space)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.k8s.contained import Contained, no_image
 from tests.k8s.machines import PROGRAM, Cluster, Started, cannot_start
 from tests.k8s.manifests import ROOT, needs, needs_kubectl, objects, pods, tool
 
@@ -37,10 +38,10 @@ RESTRICTED = {
 
 
 @contextmanager
-def started(overlay: str, count: int) -> Iterator[list[Started]]:
+def started(overlay: str, count: int, kind: type[Started] = Started) -> Iterator[list[Started]]:
     """So many pods of each StatefulSet of peers, all started at the same time."""
     found = objects(overlay)
-    cluster = Cluster(found)
+    cluster = Cluster(found, kind)
     try:
         every = [
             cluster.pod(pod, number)
@@ -158,6 +159,20 @@ def come_from_outside(every: list[Started]) -> None:
         finally:
             outsider.kill()
     assert outsider.returncode == 0, log.read_text()
+
+
+@pytest.mark.skipif(bool(no_image()), reason=no_image() or "it is there")
+def test_the_image_runs_as_the_manifest_says() -> None:
+    """Nothing is mapped here: arguments, environment, paths and user are those of the cluster."""
+    with started("overlays/gossip", 2, Contained) as every:
+        come_up(every)
+        told = every[0].ask("status", "127.0.0.1:7000")
+        assert all(pod.name in told.stdout for pod in every), told.stderr
+        every[1].terminate()
+        assert every[1].child is not None
+        assert every[1].child.wait(every[1].pod.spec["terminationGracePeriodSeconds"]) == 0
+        kept = every[1].places["/var/lib/murmurate"] / "node"
+        assert list(kept.glob("checkpoint-*.safetensors"))
 
 
 def test_pools_with_codecs_of_their_own_are_one_swarm() -> None:
