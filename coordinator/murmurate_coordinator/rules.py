@@ -485,8 +485,21 @@ class Partitioner:
         have = {one.owner: self.structure.width(group, one.held) for one in self.leases.values()}
         return any(have.get(name, 0) < wanted[name][at] for name in self.members)
 
+    def _somebody_has_more(self, g: int) -> bool:
+        """Whether a member has more of this group than it should: its next push frees some."""
+        wanted, at = self._wanted(), self._dealt.index(g)
+        group = self.structure.groups[g]
+        return any(
+            self.structure.width(group, one.held) > wanted[one.owner][at]
+            for one in self.leases.values()
+        )
+
     def _serve(self) -> Iterator[Effect]:
-        """Free units to those who wait, while there is one of every axis."""
+        """Free units to those who wait, while there are enough of every axis.
+
+        Half of what it should have, as long as others have too many: one that begins with a unit or
+        two has its sums multiplied by sqrt(H / 1) and throws away what these units had learnt.
+        """
         for peer in list(self._waiting):
             free, held = self._free(), self.structure.everything()
             favourite = NOWHERE if self._home is None else homes.home_of(self._home, free)
@@ -494,7 +507,7 @@ class Partitioner:
             for size, g in zip(wanted, self._dealt, strict=True):
                 units = np.arange(*_span(self.structure.groups[g].units))
                 pool = units[free[units]]
-                if not len(pool):
+                if not len(pool) or (len(pool) < size // 2 and self._somebody_has_more(g)):
                     return
                 held[units] = False
                 held[self._some(pool, size, favourite)] = True
