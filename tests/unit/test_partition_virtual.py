@@ -143,3 +143,23 @@ def test_settings_that_are_none(more: dict[str, object], says: str) -> None:
 def test_many_peers_take_seconds() -> None:
     torch.manual_seed(0)
     assert run("lease", peers=32, seconds=30).coverage["2.weight"] > 0.05
+
+
+def test_asynchrony_pays_when_speeds_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick form of tests/paper/test_001_equal_time.py: equal time, two seeds, small clouds."""
+    monkeypatch.setattr(synthetic, "TEST_SAMPLES", 4096)
+    clouds = Clouds()
+    clouds.lr = 0.2
+
+    def points(rule: str, **speeds: float) -> float:
+        named = {name.replace("_", "-"): speed for name, speed in speeds.items()}
+        settings = [
+            Setting(rule=rule, peers=4, seconds=100, seed=seed, speeds=named) for seed in (0, 1)
+        ]
+        return 50 * sum(World(clouds, one).run().evaluation.accuracy for one in settings)
+
+    sync, once, free = (points(rule, node_0=0.25) for rule in ("sync", "once", "async"))
+    assert free - once >= 2
+    assert once >= sync
+    assert abs(points("async") - points("once")) <= 1
+    assert points("async", node_3=0.1) - points("once", node_3=0.1) >= 3
