@@ -269,6 +269,7 @@ def test_an_answer_that_got_lost_counts_once() -> None:
     a.train(1)
     table.push(a)
     assert table.rules.totals.samples == 5 * BATCH
+    assert table.rules.totals.steps == 5
 
 
 def test_a_gift_that_got_lost_is_given_again() -> None:
@@ -630,6 +631,10 @@ def test_from_a_checkpoint_it_is_the_same(rule: str) -> None:
     assert same(table.weights, new.weights)
     assert new.rules.totals == table.rules.totals
     assert new.rules.coverage() == table.rules.coverage()
+    for peer, twin in zip((a, b), twins, strict=True):  # what is drawn next is the same too
+        assert peer.give is not None
+        assert twin.give is not None
+        assert peer.give.held == twin.give.held
     new.rules.check()
 
 
@@ -674,6 +679,19 @@ def test_a_lease_of_a_forgotten_time_is_never_taken_for_a_new_one() -> None:
     new.push(a, lease=forgotten.lease)
     assert a.last.not_taken is not None
     assert same(before, new.weights)
+
+
+def test_who_waited_before_a_restart_is_served_after_it() -> None:
+    table, (a, _) = seated("async", "a", "b")
+    late = Peer("late")
+    table.hello(late)
+    assert late.give is None
+    new = reborn(table)
+    for peer in (a, late):
+        new.hello(peer)
+    a.train()
+    new.push(a)
+    assert late.give is not None
 
 
 def test_after_a_restart_members_have_longer_to_come_back() -> None:
