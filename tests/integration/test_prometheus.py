@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 from tests.integration.browser import browser, program
 from tests.integration.flock import wait_for
+from tests.integration.test_metrics import get
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "monitoring"
@@ -289,6 +290,16 @@ def test_no_panel_of_an_ist_run_is_without_data(tmp_path: Path) -> None:
             assert prometheus.ask('ALERTS{alertstate="firing"}') == []
         finally:
             prometheus.end()
+        _, text = get(subnets.page, "/metrics")
+        done = subprocess.run(
+            ["promtool", "check", "metrics"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert sum(not line.startswith("#") for line in text.splitlines()) <= 500
         if program() is not None:
             look_at_coordinator(subnets.page, tmp_path)
     finally:
