@@ -1,0 +1,81 @@
+"""Peers by name over real gRPC: who came back alone is found again, wherever it is now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.flock import Node, same_weights, train_together, wait_for
+from tests.integration.processes import free_port
+
+from murmurate import entry, runtime
+
+
+class Names:
+    """What each name stands for."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, list[str]] = {}
+
+    async def addresses(self, peers: Iterable[str]) -> list[str]:
+        await asyncio.sleep(0)
+        return [address for peer in peers for address in self.known.get(peer, [])]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    made = Names()
+    monkeypatch.setattr(entry, "addresses", made.addresses)
+    monkeypatch.setattr(runtime, "addresses", made.addresses)
+    monkeypatch.setattr(entry, "SURE_S", 0.1)
+    monkeypatch.setattr(runtime, "NAMES_S", 0.2)
+    return made
+
+
+def node(name: str, names: Names, folder: Path, *, known: Iterable[str] = ()) -> Node:
+    """Each asks another name, so that they need not see the same."""
+    address = f"127.0.0.1:{free_port()}"
+    names.known[f"dns:{name}:1"] = [address, *known]
+    more: dict[str, Any] = {"listen": address, "peers": [f"dns:{name}:1"]}
+    return Node(name, checkpoint=folder / name, **more)
+
+
+def test_two_that_came_back_alone_find_each_other(names: Names, tmp_path: Path) -> None:
+    a = node("a-0", names, tmp_path)
+    b = node("a-1", names, tmp_path, known=[a.swarm.address])
+    train_together([a, b], 20)
+    swarm = a.swarm._runtime.swarm
+    for each in (a, b):
+        each.swarm.leave(timeout_s=0.5)
+
+    # All addresses are new, and each name stands for its own node only.
+    a, b = (node(name, names, tmp_path) for name in ("a-0", "a-1"))
+    try:
+        assert [each.swarm._runtime.swarm for each in (a, b)] == [swarm, swarm]
+        assert not a.swarm._runtime.company
+        assert not b.swarm._runtime.company
+        names.known["dns:a-1:1"].append(a.swarm.address)
+        wait_for(lambda: a.swarm.members.get("a-1") == "alive")
+        wait_for(lambda: b.swarm.members.get("a-0") == "alive")
+        train_together([a, b], 20)
+        same_weights([a, b])
+    finally:
+        for each in (a, b):
+            each.swarm.leave(timeout_s=0.5)
+
+
+def test_a_second_swarm_of_the_run_is_named(
+    names: Names, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = (node(name, names, tmp_path) for name in ("a-0", "b-0"))  # neither can see the other
+    try:
+        names.known["dns:a-0:1"].append(b.swarm.address)
+        wait_for(lambda: "b-0 at" in caplog.text)
+        assert "is in another swarm of run 'test'" in caplog.text
+        assert caplog.text.count("another swarm") == 1
+    finally:
+        for each in (a, b):
+            each.swarm.leave(timeout_s=0.5)
