@@ -55,10 +55,11 @@ class Containers(Cluster):
     kind = Container
 
     def _launch(self, name: str, volume: Path, environment: dict[str, str], log: Path) -> list[str]:
-        volume.mkdir(exist_ok=True)
         os.chown(volume, UID, UID)  # as fsGroup does
         given = {key: value for key, value in environment.items() if key.startswith("MURMURATE_")}
-        given["MURMURATE_CHECKPOINT_DIR"] = "/var/lib/murmurate/node"
+        given = {
+            key: each.replace(str(volume), "/var/lib/murmurate") for key, each in given.items()
+        }
         variables = [word for pair in given.items() for word in ("-e", "=".join(pair))]
         container = f"{log.parent.name}-{log.stem}".replace("_", "-")
         return [

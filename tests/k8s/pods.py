@@ -137,20 +137,25 @@ class Cluster:
             "[checkpoint]\nevery_s = 2\n"
         )
 
+    def volume(self, name: str) -> Path:
+        return self.folder / f"volume-{name}"
+
     def start(self, *names: str, **environment: str) -> list[Pod]:
         return [self._start(name, environment) for name in names]
 
     def _start(self, name: str, more: dict[str, str]) -> Pod:
         host = f"{self._net}.{self._next}"  # a pod's address is new each time
         self._next += 1
-        volume = self.folder / f"volume-{name}"
+        volume = self.volume(name)
+        volume.mkdir(exist_ok=True)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("MURMURATE_")},
             "MURMURATE_NODE_NAME": name,
             "MURMURATE_NODE_LISTEN": f"{host}:{PORT}",
             "MURMURATE_NODE_ADVERTISE": f"{host}:{PORT}",
             "MURMURATE_METRICS_LISTEN": f"{host}:{METRICS}",
-            "MURMURATE_CHECKPOINT_DIR": str(volume),
+            "MURMURATE_CHECKPOINT_DIR": f"{volume}/node",
+            "MURMURATE_REPORT_PATH": f"{volume}/report.json",
             **self.environment,
             **more,
         }

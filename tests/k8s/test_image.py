@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.k8s.containers import IMAGE, LIMITS, RESTRICTED, UID, Container, Containers, podman
 from tests.k8s.pods import wait_for
-from tests.k8s.test_scale import drained, figures, meet, start
+from tests.k8s.test_scale import drained, figures, meet
 
 pytestmark = pytest.mark.container
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_both_commands_are_there(image: str) -> None:
 
 
 def test_three_train_together(containers: Containers, say: Callable[[str], None]) -> None:
-    pods = start(containers, "m-0", "m-1", "m-2")
+    pods = containers.start("m-0", "m-1", "m-2")
     ready_s = [pod.until_ready(120) for pod in pods]
     say(f"3 at once: start to ready {', '.join(f'{each:.1f}' for each in ready_s)} s")
     meet(containers)
@@ -129,7 +129,7 @@ def test_three_train_together(containers: Containers, say: Callable[[str], None]
     assert all(pod.figure("murmurate_updates_applied_total") > 100 for pod in rest)
     say("accuracy " + ", ".join(f"{pod.figure('murmurate_accuracy'):.1%}" for pod in rest))
 
-    back = start(containers, "m-2")[0]
+    back = containers.start("m-2")[0]
     back_s = back.until_ready(120)
     meet(containers)
     assert back.describe().name == "m-2", "it came back as somebody else"

@@ -115,28 +115,19 @@ def drained(cluster: Cluster, *names: str) -> tuple[float, float, float]:
 
 
 def wrote_last(cluster: Cluster, pod: Pod) -> float:
-    files = (cluster.folder / f"volume-{pod.name}").glob("checkpoint-*.safetensors")
+    files = (cluster.volume(pod.name) / "node").glob("checkpoint-*.safetensors")
     return max(file.stat().st_mtime for file in files)
 
 
 def nothing_lost(cluster: Cluster, pod: Pod) -> None:
     """Each update it made is with every pod that stays: in its clock, or folded by all."""
-    made = json.loads((cluster.folder / f"{pod.name}.json").read_text())["updates_published"]
+    made = json.loads((cluster.volume(pod.name) / "report.json").read_text())["updates_published"]
     for other in cluster.pods.values():
         told = other.describe()
         lives = {key: told.clock.runs(key)[-1] for key in told.clock.keys() if key[0] == pod.name}
         lives |= {key: runs[-1] for key, runs in told.folds if key[0] == pod.name}
         last = lives[max(lives)] if lives else 0
         assert last == made, f"{other.name} has {last} of {made} updates of {pod.name}"
-
-
-def start(cluster: Cluster, *names: str, **environment: str) -> list[Pod]:
-    return [
-        cluster.start(
-            name, MURMURATE_REPORT_PATH=str(cluster.folder / f"{name}.json"), **environment
-        )[0]
-        for name in names
-    ]
 
 
 def end_with_the_same(cluster: Cluster, samples: float) -> float:
@@ -147,8 +138,7 @@ def end_with_the_same(cluster: Cluster, samples: float) -> float:
         before = cluster.pods[name].figure("murmurate_samples_total")
         drained(cluster, name)
         weights = str(cluster.folder / f"{name}.npy")
-        pod = start(
-            cluster,
+        pod = cluster.start(
             name,
             MURMURATE_TRAIN_SAMPLES=str(round(samples)),
             MURMURATE_REPORT_WEIGHTS=weights,
@@ -181,7 +171,7 @@ def only(cluster: Cluster) -> bool:
 @pytest.mark.pods
 def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]) -> None:
     here = cluster(f"slow_s = {SLOW_S}")
-    first = start(here, *(f"m-{i}" for i in range(3)))
+    first = here.start(*(f"m-{i}" for i in range(3)))
     founded_s = max(pod.until_ready() for pod in first)
     meet(here)
     assert len({pod.describe().swarm for pod in first}) == 1
@@ -192,7 +182,7 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
     say(f"3 pods ready {founded_s:.1f} s after start, {usual:.2f} steps/s each")
 
     scaling = time.monotonic()
-    more = start(here, *(f"m-{i}" for i in range(3, 8)))
+    more = here.start(*(f"m-{i}" for i in range(3, 8)))
     joined_s = max(pod.until_ready() for pod in more)
     meet(here)
     say(f"8: the last of 5 synced {joined_s:.1f} s after start")
@@ -202,7 +192,7 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
     lost_s = wait_for(
         lambda: all(pod.states().get("m-7") == "dead" for pod in here.pods.values()), "m-7 is dead"
     )
-    spot = start(here, "m-7")[0]
+    spot = here.start("m-7")[0]
     back_s = spot.until_ready()
     meet(here)
     assert spot.describe().name == "m-7"
@@ -211,7 +201,7 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
 
     not_ready_s, seen_s, exit_s = drained(here, "m-6")
     say("one drained: " + figures(not_ready_s, seen_s, exit_s))
-    back_s = start(here, "m-6")[0].until_ready()
+    back_s = here.start("m-6")[0].until_ready()
     meet(here)
 
     names = [f"m-{i}" for i in range(2, 8)]
@@ -237,14 +227,14 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
 def test_a_pod_comes_goes_and_comes_back(cluster: Callable[..., Cluster]) -> None:
     """The short form, on whatever machine: everything but the times."""
     here = cluster(f"slow_s = {SLOW_S}")
-    start(here, "m-1", "m-0")
+    here.start("m-1", "m-0")
     for pod in here.pods.values():
         pod.until_ready()
     meet(here)
     assert len({pod.describe().swarm for pod in here.pods.values()}) == 1
     _, _, exit_s = drained(here, "m-1")
     assert exit_s < 20.0
-    back = start(here, "m-1")[0]
+    back = here.start("m-1")[0]
     back.until_ready()
     meet(here)
     assert back.describe().name == "m-1"
