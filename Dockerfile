@@ -37,13 +37,13 @@ COPY pyproject.toml README.md LICENSE ./
 COPY node node
 COPY coordinator coordinator
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/etc/pip.pem \
-    /opt/murmurate/bin/pip install -q --no-deps .; \
-    /opt/sbom/bin/cyclonedx-py environment /opt/murmurate --pyproject pyproject.toml \
-      --mc-type application --output-reproducible --of JSON -o /opt/murmurate/sbom.cdx.json
+    /opt/murmurate/bin/pip install -q --no-deps .
 
-# What runs needs no installer, and of torch neither headers nor its own tests.
+# What runs needs no installer, and of torch neither headers nor its own tests; the list is of the rest.
 COPY container/trim.sh ./
-RUN sh trim.sh /opt/murmurate
+RUN sh trim.sh /opt/murmurate; \
+    /opt/sbom/bin/cyclonedx-py environment /opt/murmurate/bin/python --pyproject pyproject.toml \
+      --mc-type application --output-reproducible --of JSON -o /opt/murmurate/sbom.cdx.json
 
 # -- the image ---------------------------------------------------------------------------------------
 FROM ${BASE}

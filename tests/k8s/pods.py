@@ -87,7 +87,7 @@ class Pod:
         return self.figure("murmurate_step_seconds_count")
 
     def describe(self) -> Description:
-        return asyncio.run(describe(self.address, 3.0))
+        return asyncio.run(describe(self.address, 10.0))
 
     def states(self) -> dict[str, str]:
         """Of the members, as this pod sees them."""

@@ -161,11 +161,12 @@ def goes_on(pod: Pod, samples: float) -> None:
     wait_for(lambda: pod.figure("murmurate_samples_total") >= samples, "it goes on", 10)
 
 
-def only(cluster: Cluster) -> bool:
-    """No clock remembers anybody but those who are there."""
+def only(cluster: Cluster, killed: tuple[str, int]) -> bool:
+    """No clock remembers anybody but those who are there; a life that was killed, whose origin has
+    left before the vote on it, stays for 10 minutes (docs/agreement.md)."""
     names = set(cluster.pods)
     clocks = [pod.describe().clock for pod in cluster.pods.values()]
-    return all({origin for origin, _ in clock.keys()} <= names for clock in clocks)
+    return all(key[0] in names for clock in clocks for key in clock.keys() if key != killed)
 
 
 @pytest.mark.pods
@@ -197,7 +198,6 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
     meet(here)
     assert spot.describe().name == "m-7"
     say(f"a spot pod lost: dead for all after {lost_s:.1f} s, back as itself {back_s:.1f} s later")
-    wait_for(lambda: life not in first[0].describe().clock.keys(), "its old life is folded away")
 
     not_ready_s, seen_s, exit_s = drained(here, "m-6")
     say("one drained: " + figures(not_ready_s, seen_s, exit_s))
@@ -207,7 +207,7 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
     names = [f"m-{i}" for i in range(2, 8)]
     term = drained(here, *names)
     say("2: six at once: " + figures(*term))
-    folded_s = wait_for(lambda: only(here), "folded away", 60)
+    folded_s = wait_for(lambda: only(here, life), "folded away", 60)
     say(f"their identities folded away {folded_s:.1f} s later")
     slowest = watch.slowest(scaling, time.monotonic()) / usual
     watch.stop()
