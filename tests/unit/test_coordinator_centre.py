@@ -708,7 +708,9 @@ def test_after_a_restart_members_have_longer_to_come_back() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+)
 def test_churn(rule: str, seed: int) -> None:
     """Joins, leaves, broken streams, frozen and reborn members, lies, and a coordinator that is
     killed: the promises hold after each, a refused push changes nothing, and it goes on."""

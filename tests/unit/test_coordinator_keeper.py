@@ -113,6 +113,14 @@ def test_a_foreign_one_is_refused(tmp_path: Path, changed: dict[str, Any], says:
     keeper(tmp_path).close()  # the folder is free again
 
 
+def test_nothing_of_the_state_is_forgotten() -> None:
+    """Whoever gives the rules another attribute decides here whether a checkpoint must hold it."""
+    held = {"weights", "rule", "plan", "totals", "members", "leases", "trained", "_rng", "_next"}
+    held |= {"_waiting", "_changed", "_dealt", "_order", "_parts", "_home"}
+    follows = {"structure", "steps", "_founders", "_coverage", "_covers", "_shared"}
+    assert vars(centre()).keys() == held | follows
+
+
 def test_two_coordinators_cannot_share_a_folder(tmp_path: Path) -> None:
     it = keeper(tmp_path)
     with pytest.raises(CheckpointError, match="each needs its own folder"):
