@@ -48,7 +48,7 @@ class Crew:
         self.count = 0
 
     def join(self) -> None:
-        words = ("--workload", WORKLOAD, "--threads", "1", "--slow-s", "0.005", "--width", "1")
+        words = ("--workload", WORKLOAD, "--threads", "1", "--slow-s", "0.02", "--width", "1")
         who = ("--shard", f"{self.count % 8}/8", "--name", f"member-{self.count}")
         node = [*MURMURATE, "node", "--mode", "ist", "--coordinator", self.address]
         self.members.append(subprocess.Popen([*node, *words, *who], stderr=subprocess.DEVNULL))
