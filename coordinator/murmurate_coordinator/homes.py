@@ -8,7 +8,8 @@ several. And weights between units of two homes begin at zero, not at random: so
 computes goes on as it was when strangers come in.
 
 Measured (4 members, 15 leaves and 15 joins in 400 s, a perceptron without batch-norm, rule async, 5
-rng seeds): 82.5 % calm; moving units at random 75.9, giving up the newest first 79.8, by home and from zero 81.5.
+rng seeds): 82.5 % calm; moving units at random 75.9, giving up the newest first 79.8, by home and
+from zero 81.5.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def _time(r: Reading) -> Iterator[Metric]:
     )
     yield gauge(
         "delay_seconds",
-        "Mean time from the making of others' updates to their being in these weights, over the"
+        "Mean time from the making of others' updates to their arrival here, over the"
         " last 10 s; wrong by the differences of wall clocks, which cancel in the mean over nodes.",
         r.delay_s,
     )
