@@ -53,6 +53,8 @@ log = logging.getLogger("murmurate")
 BAD_STEPS_MAX = 10
 """Steps in a row without a finite result before it is an error."""
 WAIT_S = 0.05
+GOODBYE_S = 2.0
+"""For the leave of one that is told to stop while it joins."""
 ROOM_S = 2.0
 """At the end the last update waits for room at most this long, then it is made all the same."""
 LEVEL_S, LEVEL_UPDATES = 10.0, 64
@@ -252,8 +254,9 @@ def join(
     swarm._instant = instant
     try:
         swarm._enter(join_timeout_s)
-    except BaseException:
-        swarm.leave(timeout_s=0.0)
+    except BaseException as error:
+        # Told to stop, and known to the others already: they should not have to take it for dead.
+        swarm.leave(timeout_s=0.0 if isinstance(error, Exception) else GOODBYE_S)
         raise
     return swarm
 

@@ -12,6 +12,7 @@ from tests.integration.flock import Node, same_weights, train_together, wait_for
 from tests.integration.processes import free_port
 
 from murmurate import entry, runtime
+from murmurate.session import Swarm
 
 
 class Names:
@@ -65,6 +66,31 @@ def test_two_that_came_back_alone_find_each_other(names: Names, tmp_path: Path) 
     finally:
         for each in (a, b):
             each.swarm.leave(timeout_s=0.5)
+
+
+def test_who_is_stopped_while_it_comes_back_says_so(
+    names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ready, not training yet, and SIGTERM comes."""
+    a = node("a-0", names, tmp_path)
+    try:
+        b = node("a-1", names, tmp_path, known=[a.swarm.address])
+        train_together([a, b], 5)
+        b.swarm.leave(timeout_s=2.0)
+        membership = a.swarm._runtime.peer.membership
+        before = membership.epoch("a-1") or 0
+
+        def stop(_: Swarm) -> bool:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Swarm, "_is_level", stop)
+        with pytest.raises(KeyboardInterrupt):
+            node("a-1", names, tmp_path, known=[a.swarm.address])
+        wait_for(lambda: (membership.epoch("a-1") or 0) > before)
+        wait_for(lambda: membership.state("a-1") in ("left", "dead"))
+        assert membership.state("a-1") == "left"
+    finally:
+        a.swarm.leave(timeout_s=0.5)
 
 
 def test_a_second_swarm_of_the_run_is_named(
