@@ -132,7 +132,7 @@ def nothing_lost(cluster: Cluster, pod: Pod) -> None:
 
 def end_with_the_same(cluster: Cluster) -> float:
     """A rolling update to another configuration: one after the other comes back from its volume.
-    Then all are told to stop at once, in the sleep between two steps: the distance of their weights."""
+    Then all are told to stop at once, in a sleep between steps: how far their weights are apart."""
     names = sorted(cluster.pods, reverse=True)
     for name in names:
         before = cluster.pods[name].figure("murmurate_samples_total")
