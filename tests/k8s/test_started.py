@@ -214,7 +214,11 @@ def test_a_coordinator_and_its_members_train_and_survive_its_death() -> None:
         for pod in every:
             pod.wait_started()
         wait_for(lambda: all_ready(every), "ready", every, TOGETHER_S)
-        wait_for(lambda: alive_members(centre) == 2, "both are members", every, 30.0)
+
+        def training() -> float:
+            return centre.figures()['murmurate_members{state="training"}']
+
+        wait_for(lambda: training() == 2, "both have a subnet", every, 30.0)
         for pod in every:
             assert pod.figures()["murmurate_ready"] == 1
             assert pod.passes("liveness")
@@ -233,7 +237,7 @@ def test_a_coordinator_and_its_members_train_and_survive_its_death() -> None:
         centre.kill()
         centre.start()
         centre.wait_started()
-        wait_for(lambda: alive_members(centre) == 2, "they come back to it", every, 60.0)
+        wait_for(lambda: training() == 2, "they come back to it", every, 60.0)
         before = pushes()
         wait_for(lambda: pushes() > before, "and go on", every, 60.0)
         centre.terminate()
