@@ -160,7 +160,7 @@ class Started:
         def fetch() -> tuple[int, str]:
             try:
                 with urllib.request.urlopen(url, timeout=timeout_s) as answer:
-                    return answer.status, answer.read().decode()
+                    return answer.status, answer.read().decode(errors="replace")
             except urllib.error.HTTPError as error:
                 with error:
                     return error.code, error.read().decode()
