@@ -159,7 +159,9 @@ def figures(not_ready_s: float, seen_s: float, exit_s: float) -> str:
 
 
 def goes_on(pod: Pod, samples: float) -> None:
-    wait_for(lambda: pod.figure("murmurate_samples_total") >= samples, "it goes on", 10)
+    wait_for(
+        lambda: pod.figure("murmurate_samples_total") > samples and pod.steps > 2, "goes on", 30
+    )
 
 
 def only(cluster: Cluster, killed: tuple[str, int]) -> bool:
