@@ -367,8 +367,11 @@ class Centre:
         return self._advisor.advice(now)
 
     def stop(self, reason: str) -> None:
-        """The last pushes come now."""
+        """The last pushes come now. Who is away has as long as any other time: nobody waits for a
+        member that a restart has never seen."""
         self.stopping = reason
+        for seat in self.roll.seats.values():
+            seat.grace_s = min(seat.grace_s, GRACE_S)
         task = wire.Task(stop=reason)
         self.out += [Out(seat.stream, task) for seat in self.roll.seats.values() if seat.stream]
 

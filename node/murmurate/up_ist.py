@@ -92,7 +92,10 @@ class UpIst(Up):
 
     def _nobody_left(self, now: float) -> None:
         self.alone_at = self.alone_at or now
-        if now > self.alone_at + self.alone_s and self.centre.state != DONE:
+        # Members that are done were told so: the coordinator waits for the rest, then evaluates.
+        ending = any(child.state == DONE for child in self.peers)
+        limit_s = self.late_s if ending else self.alone_s
+        if now > self.alone_at + limit_s and self.centre.state != DONE:
             self.view.say("no member is left; stopped")
             self.stop()
 
