@@ -2,8 +2,8 @@
 #
 # BASE         any Debian or Ubuntu with python3 3.11 or later, or with an apt to get it from;
 #              make image-offline makes one where nothing can be pulled
-# TORCH_INDEX  where pip finds torch besides its own index: the CPU build by default,
-#              https://download.pytorch.org/whl/cu130 for the CUDA one, empty for none
+# TORCH        cpu or cuda: which build of torch it must be; the other one ends the build
+# TORCH_INDEX  where pip finds that build besides its own index (torch's installation page says where)
 ARG BASE=python:3.11-slim-bookworm
 
 # -- what pip needs, as text: so that only another dependency makes the next layers anew -------------
@@ -17,7 +17,8 @@ RUN python3 requirements.py > requirements.txt
 
 # -- build: everything below /opt/murmurate; nothing else of this stage is kept ----------------------
 FROM python AS build
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH=cpu
+ARG TORCH_INDEX=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 SHELL ["/bin/sh", "-euc"]
 
@@ -28,7 +29,11 @@ COPY --from=requirements requirements.txt ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/etc/pip.pem \
     python3 -m venv /opt/murmurate; \
     /opt/murmurate/bin/pip install -q ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
-      -c constraints.txt -r requirements.txt
+      -c constraints.txt -r requirements.txt; \
+    built=$(/opt/murmurate/bin/python -c 'import torch; print("cuda" if torch.version.cuda else "cpu")'); \
+    test "$built" = "$TORCH" || { echo "TORCH=$TORCH, but pip found the $built build of torch:" \
+      "set TORCH_INDEX to where the other one is (torch's installation page says), or TORCH=$built"; \
+      exit 1; }
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/etc/pip.pem \
     python3 -m venv /opt/sbom; \
     /opt/sbom/bin/pip install -q cyclonedx-bom==7.5.0

@@ -1,8 +1,7 @@
 #!/bin/bash
-# base.sh ENGINE NAME: a base image from a Debian mirror, where no image can be pulled. Needs root.
+# base.sh ENGINE NAME: a base image from Debian's mirror (or MIRROR), where no image can be pulled. Needs root.
 set -euo pipefail
 engine=$1 name=$2 suite=${SUITE:-bookworm}
-mirror=${MIRROR:-http://deb.debian.org/debian}
 say() { echo "image: $*" >&2; }
 
 case $engine in
@@ -15,7 +14,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 say "making $name with debootstrap, two minutes the first time"
-debootstrap --variant=minbase --include=ca-certificates,python3 "$suite" "$root" "$mirror" >"$root.log" 2>&1 \
+debootstrap --variant=minbase --include=ca-certificates,python3 "$suite" "$root" ${MIRROR:+"$MIRROR"} >"$root.log" 2>&1 \
   || { tail -5 "$root.log" >&2; exit 1; }
 rm -f "$root.log"
 # As the slim images do: no caches, no manuals, no translations.

@@ -3,9 +3,9 @@
 #
 #   IMAGE=murmurate:dev   its name
 #   ENGINE=podman         which of the three; default: the first that works
-#   BASE=… TORCH_INDEX=…  build arguments, see the Dockerfile
-#   --offline             nothing is pulled: the base is made by debootstrap from a Debian mirror
-#                         (MIRROR, SUITE), torch comes from where this machine's pip finds it
+#   BASE=… TORCH=… TORCH_INDEX=…   build arguments, see the Dockerfile
+#   --offline             nothing is pulled: the base is made by debootstrap from Debian's mirror
+#                         (or MIRROR; SUITE), torch comes from where this machine's pip finds it
 #
 # How pip reaches its index here (pip config, certificates) goes in as build secrets; nothing of it
 # stays in the image.
@@ -32,13 +32,14 @@ done
 [ -n "$engine" ] || { say "none of docker, podman and buildah works here; install one of them"; exit 1; }
 
 arguments=()
-[ -z "${BASE:-}" ] || arguments+=(--build-arg "BASE=$BASE")
-[ -z "${TORCH_INDEX+set}" ] || arguments+=(--build-arg "TORCH_INDEX=$TORCH_INDEX")
+for each in BASE TORCH TORCH_INDEX; do
+  [ -z "${!each:-}" ] || arguments+=(--build-arg "$each=${!each}")
+done
 
 if [ "${1:-}" = --offline ]; then
   container/base.sh "$engine" "$base_image"
   case $engine in docker) base=$base_image ;; *) base=localhost/$base_image ;; esac
-  arguments+=(--build-arg "BASE=$base" --build-arg "TORCH_INDEX=${TORCH_INDEX:-}")
+  arguments+=(--build-arg "BASE=$base")
 fi
 
 # -- how this machine's pip reaches its index -----------------------------------------------------
