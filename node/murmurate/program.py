@@ -431,6 +431,13 @@ class _Node:
         if not self.events:
             return
         more |= {"at": time.monotonic(), "node": self.row(swarm)}
+        if event == "done":
+            clock = swarm.clock
+            more["known"] = {
+                span.origin: span.last
+                for span in clock.ranges()
+                if span.epoch == clock.epoch(span.origin)
+            }
         counts = report.counts(swarm.staleness)
         if event == "done" or len(counts) <= COUNTS_SMALL or self.told % COUNTS_EVERY == 0:
             more["staleness_counts"] = list(counts.items())

@@ -158,9 +158,11 @@ def test_two_who_come_together_share_one_snapshot(monkeypatch: pytest.MonkeyPatc
             return snapshot
 
         gives(giver)._make = counted
-        with newcomer(nodes, NBYTES / 2) as (one, _):
+        with newcomer(nodes, NBYTES / 2) as (one, line):
+            line.bytes_left = NBYTES / 2  # it has half of it until the other one has come
             wait_for(lambda: bool(made))
             two = Node("two", model=Large(), peers=[giver.swarm.address])
+            line.bytes_left = float("inf")
             same_weights([giver, two, one.joined()])
             two.swarm.leave(timeout_s=0.2)
         assert len(made) == 1

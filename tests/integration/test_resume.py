@@ -285,6 +285,7 @@ def test_another_model_is_refused_before_anything_is_touched(tmp_path: Path) -> 
 
 def test_ctrl_c_never_comes_between_weights_and_clock(tmp_path: Path) -> None:
     """It waits for the end of a step; then it is raised as ever."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     node = Node("a", checkpoint=tmp_path)
     node.step()
     raised = []

@@ -71,7 +71,7 @@ def test_operations_are_counted_and_nothing_is_changed() -> None:
         {"neighbours": (Neighbour("a", sent_bytes=-1),)},
         {"neighbours": (Neighbour(""),)},
         {"made_at": (math.nan,)},
-        {"made_at": (1.0,) * 17},
+        {"made_at": (1.0,) * 257},
         {"lag": -1},
     ],
 )
