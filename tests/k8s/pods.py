@@ -119,6 +119,10 @@ class Cluster:
 
     kind: type[Pod] = Pod
 
+    nice = 0
+    """Of the pods started from now on. In a cluster a pod has the CPU it requests, whoever else loads
+    torch on that machine; here, on two cores, only priorities can see to that."""
+
     def __init__(self, folder: Path, train: str = "", **environment: str) -> None:
         self._net = f"127.{random.randint(64, 191)}.{random.randint(1, 254)}"
         self._next = 1
@@ -160,7 +164,7 @@ class Cluster:
             **more,
         }
         log = self.folder / f"{name}-{self._next}.log"
-        command = self._launch(name, volume, environment, log)
+        command = ["nice", "-n", str(self.nice), *self._launch(name, volume, environment, log)]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command,
