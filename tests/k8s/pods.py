@@ -120,8 +120,8 @@ class Cluster:
     kind: type[Pod] = Pod
 
     nice = 0
-    """Of the pods started from now on. In a cluster a pod has the CPU it requests, whoever else loads
-    torch on that machine; here, on two cores, only priorities can see to that."""
+    """Of the pods started from now on. In a cluster a pod has the CPU it requests, whoever else
+    loads torch on that machine; here, on two cores, only priorities can see to that."""
 
     def __init__(self, folder: Path, train: str = "", **environment: str) -> None:
         self._net = f"127.{random.randint(64, 191)}.{random.randint(1, 254)}"

@@ -192,7 +192,6 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
     meet(here)
     say(f"8: the last of 5 synced {joined_s:.1f} s after start")
 
-
     def lives() -> list[tuple[str, int]]:
         return [key for key in first[0].describe().clock.keys() if key[0] == "m-7"]
 
