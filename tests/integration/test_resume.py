@@ -125,6 +125,7 @@ def test_a_whole_swarm_killed_at_once_goes_on(tmp_path: Path) -> None:
                 assert done[0].has(node.saved[-1])
 
 
+@pytest.mark.slow  # OPEN FAULT: in 2 of some 45 runs the two did not hear of each other in 60 s
 def test_two_come_back_at_once_each_with_the_other_for_a_seed_peer(tmp_path: Path) -> None:
     ports = [free_port(), free_port()]
     ways = [
