@@ -351,7 +351,7 @@ class Centre:
             self.late += 1
             seat.revoked = True
             self._carry_out(self.rules.leave(seat.name), now)
-        if now >= self._advise_at:
+        if now >= self._advise_at and not self.stopping:  # at the end all fall silent
             self._advise_at = now + ADVISE_S
             self.lines.warnings += [advice.sentence for advice in self._advice(now)]
 
