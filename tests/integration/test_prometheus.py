@@ -20,7 +20,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.integration.browser import browser, program
@@ -85,7 +85,9 @@ def test_dashboards_ask_only_for_what_there_is() -> None:
     sources = [inspect.getsource(each) for each in (metrics, figures)]
     pattern = r'\b_?(?:gauge|counter|histogram)s?\(\s*"(\w+)"'
     names = set(re.findall(pattern, "".join(sources))) | {"node_info", "staleness_updates"}
+    recorded = re.findall(r"record: (\S+)", (MONITORING / "rules.yml").read_text(encoding="utf-8"))
     for dashboard, title, query in panels():
+        assert set(re.findall(r"murmurate:[\w:]+", query)) <= set(recorded), (dashboard, title)
         for name in re.findall(r"murmurate_(\w+)", query):
             base = re.sub(r"_(total|bucket|sum|count)$", "", name)
             assert base in names, (dashboard, title, name)
@@ -112,11 +114,25 @@ def test_dashboards_have_no_two_panels_in_one_place() -> None:
 
 
 class Crew:
-    """Processes that say where they are, and their logs."""
+    """Processes that say where they are, their logs; gone at the end, also of a failed start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
+
+    def gather(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.gather()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def start(self, words: list[str]) -> int:
         """Its number."""
@@ -130,7 +146,7 @@ class Crew:
     def said(self, number: int) -> tuple[str, str]:
         """Where it listens, and where its figures are."""
         file = self.folder / f"{number}.log"
-        pattern = r"listens at (\S+), figures at http://(\S+)/"
+        pattern = r"(?:listens at (\S+), )?figures at http://([^/\s]+)/"
         wait_for(
             lambda: (
                 re.search(pattern, file.read_text()) is not None
@@ -152,13 +168,12 @@ class Crew:
 class Swarm(Crew):
     """Nodes that take it easy, each in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def gather(self) -> None:
         founder = ""
         for number in range(NODES):
             words = ["-m", "murmurate.cli", "node", f"--name=node-{number}"]
             words += ["--slow-s=0.05", "--threads=1", "--metrics=127.0.0.1:0", "--batch-size=32"]
-            words += [f"--checkpoint={folder / f'kept-{number}'}", "--checkpoint-every-s=5"]
+            words += [f"--checkpoint={self.folder / f'kept-{number}'}", "--checkpoint-every-s=5"]
             words += [f"--shard={number}/{NODES}", *([f"--peers={founder}"] if founder else [])]
             self.start(words)
             if not founder:
@@ -169,11 +184,10 @@ class Swarm(Crew):
 class Subnets(Crew):
     """A coordinator, and unequal members that take it easy."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def gather(self) -> None:
         words = ["-m", "murmurate.cli", "coordinator", "--rule=lease", "--every=5"]
         words += ["--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--founders=2"]
-        words += [f"--checkpoint={folder / 'kept'}", "--checkpoint-every-s=5"]
+        words += [f"--checkpoint={self.folder / 'kept'}", "--checkpoint-every-s=5"]
         self.start(words)
         address, self.page = self.said(0)
         member = str(Path(__file__).with_name("subnets.py"))
@@ -182,11 +196,12 @@ class Subnets(Crew):
 
 
 class Prometheus:
-    def __init__(self, folder: Path, targets: list[str], coordinator: str | None = None) -> None:
+    def __init__(self, folder: Path, targets: list[str], subnets: Sequence[str] = ()) -> None:
         config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8")
-        if coordinator is not None:  # what is there as an example, with its address
+        if subnets:  # what is there as an example, with their addresses
             config = config.replace("  # - job_name: murmurate-ist", "  - job_name: murmurate-ist")
-            config = re.sub(r"  #  ( +)", r"   \1", config).replace("127.0.0.1:9464", coordinator)
+            config = re.sub(r"  #  ( +)", r"   \1", config)
+            config = config.replace('["127.0.0.1:9464"]', json.dumps(list(subnets)))
         config = config.replace(json.dumps(TARGETS), json.dumps(targets))
         (folder / "prometheus.yml").write_text(config, encoding="utf-8")
         shutil.copy(MONITORING / "rules.yml", folder)
@@ -220,7 +235,10 @@ class Prometheus:
             return []  # it is still starting
         return [each for each in found["data"]["result"] if each["value"][1] != "NaN"]
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(20)
 
@@ -228,23 +246,46 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Prometheus]]:
     folder = tmp_path_factory.mktemp("prometheus")
-    swarm = Swarm(folder)
-    try:
-        prometheus = Prometheus(folder, swarm.pages)
-        try:
-            wait_for(lambda: len(prometheus.ask("up == 1")) == NODES, "all are scraped", 60.0)
-            yield swarm, prometheus
-        finally:
-            prometheus.end()
-    finally:
-        swarm.end()
+    with Swarm(folder) as swarm, Prometheus(folder, swarm.pages) as prometheus:
+        wait_for(lambda: len(prometheus.ask("up == 1")) == NODES, "all are scraped", 60.0)
+        yield swarm, prometheus
 
 
-def without_data(prometheus: Prometheus, missing: dict[tuple[str, str], str]) -> object:
-    """What still has none when the time is over."""
+class Race(Crew):
+    """Two swarms and two coordinators with two members each: four rules, one workload."""
+
+    def gather(self) -> None:
+        for rule in ("sum", "average"):
+            founder = self.node(rule)
+            self.node(rule, f"--peers={self.said(founder)[0]}")
+        self.nodes = [self.said(number)[1] for number in range(len(self.processes))]
+        for rule in ("async", "fedavg"):
+            words = ["-m", "murmurate.cli", "coordinator", f"--run={rule}", f"--rule={rule}"]
+            words += ["--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--founders=2", "--every=5"]
+            centre = self.start(words)
+            for _ in range(2):
+                self.node(rule, "--mode=ist", f"--coordinator={self.said(centre)[0]}")
+        rest = range(len(self.nodes), len(self.processes))
+        self.subnets = [self.said(number)[1] for number in rest]
+
+    def node(self, rule: str, *more: str) -> int:
+        number = len(self.processes)
+        words = ["-m", "murmurate.cli", "node", f"--name=node-{number}", f"--run={rule}"]
+        words += ["--slow-s=0.05", "--threads=1", "--metrics=127.0.0.1:0", "--batch-size=32"]
+        if "--mode=ist" not in more:
+            words += [f"--rule={rule}"]
+        return self.start([*words, *more])
+
+
+def without_data(
+    prometheus: Prometheus, missing: dict[tuple[str, str], str], runs: int = 1
+) -> object:
+    """What still has none, or not of all runs, when the time is over."""
     deadline = time.monotonic() + WITH_DATA_S
     while missing and time.monotonic() < deadline:
-        missing = {key: query for key, query in missing.items() if not prometheus.ask(query)}
+        missing = {
+            key: query for key, query in missing.items() if len(prometheus.ask(query)) < runs
+        }
         time.sleep(1.0)
     return missing
 
@@ -254,6 +295,9 @@ def queries(dashboards: Sequence[str], job: str, instance: str) -> dict[tuple[st
     return {
         (dashboard, f"{title}: {query}"): query.replace("$job", job)
         .replace("$instance", instance)
+        .replace("$run", ".+")
+        .replace("$target", "0.5")
+        .replace("$__range", "10m")
         .replace("$__rate_interval", "30s")
         for dashboard, title, query in panels()
         if dashboard in dashboards
@@ -275,10 +319,8 @@ def test_no_panel_is_without_data(watched: tuple[Swarm, Prometheus]) -> None:
 @needs_prometheus
 def test_no_panel_of_an_ist_run_is_without_data(tmp_path: Path) -> None:
     """A real coordinator with three members; and what its page shows in a browser."""
-    subnets = Subnets(tmp_path)
-    try:
-        prometheus = Prometheus(tmp_path, [], subnets.page)
-        try:
+    with Subnets(tmp_path) as subnets:
+        with Prometheus(tmp_path, [], [subnets.page]) as prometheus:
             missing = queries(("ist",), "murmurate-ist", subnets.page)
             assert len(missing) > 20
             assert without_data(prometheus, missing) == {}
@@ -288,8 +330,6 @@ def test_no_panel_of_an_ist_run_is_without_data(tmp_path: Path) -> None:
                 f"member-{number}" for number in range(len(WIDTHS))
             ], "the wider, the more"
             assert prometheus.ask('ALERTS{alertstate="firing"}') == []
-        finally:
-            prometheus.end()
         _, text = get(subnets.page, "/metrics")
         done = subprocess.run(
             ["promtool", "check", "metrics"],
@@ -302,8 +342,6 @@ def test_no_panel_of_an_ist_run_is_without_data(tmp_path: Path) -> None:
         assert sum(not line.startswith("#") for line in text.splitlines()) <= 500
         if program() is not None:
             look_at_coordinator(subnets.page, tmp_path)
-    finally:
-        subnets.end()
 
 
 def look_at_coordinator(address: str, folder: Path) -> None:
@@ -313,6 +351,7 @@ def look_at_coordinator(address: str, folder: Path) -> None:
         page.go(f"http://{address}/")
         seconds = page.until("document.querySelectorAll('#members tbody tr').length === 3")
         assert seconds < 2.0
+        print(f"the coordinator's page has data after {seconds:.2f} s")
         page.until("Number(document.body.dataset.turns) >= 4")
         before = page.js("document.querySelector('#members tbody').textContent")
         page.until(f"document.querySelector('#members tbody').textContent !== {before!r}", 10.0)
@@ -325,6 +364,27 @@ def look_at_coordinator(address: str, folder: Path) -> None:
         assert page.js("document.documentElement.scrollWidth") <= 390, "no sideways scrolling"
         page.picture(pictures / "coordinator-phone.png")
         assert page.console == []
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_a_race_of_four_rules_is_scored_run_by_run(tmp_path: Path) -> None:
+    """All rules in every panel; a coordinator and its members count once."""
+    with (
+        Race(tmp_path) as race,
+        Prometheus(tmp_path, race.nodes, race.subnets) as prometheus,
+    ):
+        missing = queries(("race",), "", "")
+        assert len(missing) > 15
+        assert without_data(prometheus, missing, runs=4) == {}
+        samples = "murmurate:run_samples:sum"
+        rules = {each["metric"]["run"]: each["metric"]["rule"] for each in prometheus.ask(samples)}
+        assert rules == {run: run for run in ("sum", "average", "async", "fedavg")}
+        both = prometheus.ask(
+            f'{samples}{{run="async"}} / on (run) sum by (run) (murmurate_samples_total'
+            ' * on (instance) group_left (run) murmurate_node_info{name!="coordinator"})'
+        )
+        assert float(both[0]["value"][1]) < 1.3, "not those of coordinator and members together"
 
 
 @pytest.mark.slow
