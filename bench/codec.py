@@ -2,7 +2,7 @@
 
     python bench/codec.py [FILE.json]                 speeds, as ratios from one interleaved run
     python bench/codec.py accuracy [FILE.json]        accuracy and bytes of whole swarms
-    python bench/codec.py schedule [FILE.json]        accuracy with the same schedule for all
+    python bench/codec.py virtual [FILE.json]         the same in virtual time: the same schedule
 
 Speeds: 100 MB of fp32, one thread, CPU time; A, B, A, B …, medians, and the spread of the single
 ratios. Each pair is checked for having done the same. Contenders write into memory they have.
@@ -11,9 +11,9 @@ Accuracy: `murmurate up` with 4 nodes, one run for each codec, workload and seed
 budget of samples; bytes are those of all nodes together, with everything that is sent, and per
 sample. Codecs take turns, so that a machine that gets slower does so for all.
 
-Schedule: the same swarm in one process, without a network: who steps when, and how many steps later
-an update arrives, is drawn once for each seed and the same for all codecs. What is left is what the
-codec does; a run of real processes is never the same twice, and differs more than that.
+Virtual: the same with `--virtual`: who steps when, and when an update arrives, is the same for all
+codecs of a seed, whatever else this machine does. What is left is what the codec does; a run of
+real processes is never the same twice, and differs by more than that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import statistics
 import subprocess
 import sys
@@ -35,10 +34,6 @@ from typing import Any
 
 import torch
 
-from murmurate import workloads
-from murmurate.core.clock import Clock, Dot
-from murmurate.core.layout import Layout
-from murmurate.core.message import Push, Stamp
 from murmurate.io.codec import Encoded, Encoder
 from murmurate.io.codec_choice import Choice
 from murmurate.io.malloc import keep_memory
@@ -55,10 +50,11 @@ GOALS = {
 }
 CODECS = ("fp32", "bf16", "int8", "topk")
 BUDGETS = {"digits": 320_000, "fashion-mnist": 300_000}
-RATES = {"digits": None, "fashion-mnist": 0.002}
-"""At its own 0.005 two runs of one codec on four nodes were 3 points apart (84.2, 87.4)."""
 SEEDS = {"digits": (0, 1, 2, 3, 4), "fashion-mnist": (0, 1, 2)}
-RUN_S = 170
+DELAY_S = 3.0
+"""In virtual time: steps of a node that an update is on its way."""
+RUN_S = {False: 170, True: 7200}
+"""Of real processes; in virtual time, which may be frozen for long."""
 
 
 # -- speeds --------------------------------------------------------------------------------------
@@ -149,14 +145,17 @@ def show_speeds(found: dict[str, dict[str, float]]) -> None:
 # -- accuracy against bytes ----------------------------------------------------------------------
 
 
-def swarm(workload: str, codec: str, seed: int, nodes: int, samples: int) -> dict[str, Any]:
+def swarm(options: argparse.Namespace, workload: str, codec: str, seed: int) -> dict[str, Any]:
+    virtual = options.what == "virtual"
+    samples = options.samples or BUDGETS[workload]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        words = ["up", f"--nodes={nodes}", f"--workload={workload}", f"--seed={seed}"]
+        words = ["up", f"--nodes={options.nodes}", f"--workload={workload}", f"--seed={seed}"]
         words += [f"--codec={codec}", f"--samples={samples}", f"--report={file}"]
-        words += [f"--lr={RATES[workload]}"] if RATES[workload] else []
+        words += [f"--lr={options.lr}"] if options.lr else []
+        words += ["--virtual", f"--delay-s={DELAY_S}"] if virtual else []
         command = [sys.executable, "-m", "murmurate.cli", *words]
-        subprocess.run(command, check=True, capture_output=True, timeout=RUN_S)
+        subprocess.run(command, check=True, capture_output=True, timeout=RUN_S[virtual])
         report = json.loads(file.read_text())
     rows = report["nodes"]
     tensors: Counter[str] = Counter()
@@ -177,13 +176,12 @@ def swarm(workload: str, codec: str, seed: int, nodes: int, samples: int) -> dic
     }
 
 
-def accuracy(workloads: list[str], nodes: int, seeds: int | None) -> list[dict[str, Any]]:
+def accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
     runs = []
-    for workload in workloads:
-        chosen = range(seeds) if seeds is not None else SEEDS[workload]
-        for seed in chosen:
+    for workload in options.workload or BUDGETS:
+        for seed in range(options.seeds) if options.seeds else SEEDS[workload]:
             for codec in CODECS:
-                run = swarm(workload, codec, seed, nodes, BUDGETS[workload])
+                run = swarm(options, workload, codec, seed)
                 runs.append(run)
                 print(
                     f"  {workload} {codec} seed {seed}: {run['accuracy']:.2%},"
@@ -220,99 +218,16 @@ def show_accuracy(runs: list[dict[str, Any]]) -> None:
             )
 
 
-# -- the same schedule for all -------------------------------------------------------------------
-
-NODES, DELAY, EVERY = 4, 12, {"digits": 4, "fashion-mnist": 1}
-"""Steps of the swarm until an update arrives, half to one and a half times so many."""
-STEPS_BUDGET = {"digits": 160_000, "fashion-mnist": 120_000}
-
-
-class Replica:
-    """One node's model, its flat weights, and what is on its way to it."""
-
-    def __init__(self, workload: Any, index: int, seed: int) -> None:
-        torch.manual_seed(seed)
-        self.model = workload.model()
-        self.optimizer = workload.optimizer(self.model)
-        self.layout, self.parameters = Layout.of(self.model)
-        self.weights = self.layout.gather(self.parameters)
-        split = workloads.parse_split("none")
-        share = workloads.Share(index, NODES, split, seed, workload.batch_size)
-        self.batches = workload.batches(share)
-        self.inbox: list[tuple[int, Push]] = []
-        self.steps = 0
-
-    def fold(self, now: float) -> None:
-        due = [push for at, push in self.inbox if at <= now]
-        self.inbox = [(at, push) for at, push in self.inbox if at > now]
-        ahead = self.layout.ahead(self.parameters, self.weights)
-        for push in due:
-            push.add_to(self.weights)
-        ahead.put_back()
-
-
-def scheduled(name: str, codec: str, seed: int) -> dict[str, Any]:
-    workload = workloads.load(name, lr=RATES[name])
-    replicas = [Replica(workload, index, seed) for index in range(NODES)]
-    size = replicas[0].layout.size
-    encoder = None if codec == "fp32" else Encoder(Choice(codec, PART), size)
-    rng = random.Random(seed)
-    stamps = (Stamp(Dot("bench", 1, 1), Clock()),)
-    sent = updates = 0
-    for now in range(STEPS_BUDGET[name] // workload.batch_size):
-        one = rng.choice(replicas)
-        one.optimizer.zero_grad()
-        workload.loss(one.model, next(one.batches)).backward()
-        one.optimizer.step()
-        one.steps += 1
-        if one.steps % EVERY[name] == 0:
-            delta = one.layout.gained(one.parameters, one.weights)
-            parts = () if encoder is None else (encoder.encode(delta),)
-            push = Push(stamps, None if parts else delta, parts)
-            push.add_to(one.weights)
-            sent += push.nbytes * (NODES - 1)
-            updates += 1
-            for other in replicas:
-                if other is not one:
-                    other.inbox.append((now + rng.randint(DELAY // 2, DELAY * 3 // 2), push))
-        one.fold(now)
-    for one in replicas:  # the last steps, then a share of the rest, as `Swarm.finish` does
-        delta = one.layout.gained(one.parameters, one.weights)
-        last = (
-            Push(stamps, delta) if encoder is None else Push(stamps, None, (encoder.encode(delta),))
-        )
-        last.add_to(one.weights)
-        rest = Push(stamps, one.layout.gained(one.parameters, one.weights).div_(NODES))
-        for other in replicas:
-            other.inbox.append((0, rest))
-            if other is not one:
-                other.inbox.append((0, last))
-    sent += NODES * (NODES - 1) * 4 * size
-    first = replicas[0]
-    for _, push in first.inbox:
-        push.add_to(first.weights)
-    first.layout.scatter(first.weights, first.parameters)
-    return {
-        "workload": name,
-        "codec": codec,
-        "seed": seed,
-        "accuracy": workload.evaluate(first.model).accuracy,
-        "samples": STEPS_BUDGET[name],
-        "bytes": sent,
-        "bytes_by_codec": {codec: sent},
-        "updates": updates,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "what", nargs="?", default="speeds", choices=("speeds", "accuracy", "schedule")
-    )
+    what = ("speeds", "accuracy", "virtual")
+    parser.add_argument("what", nargs="?", default="speeds", choices=what)
     parser.add_argument("file", nargs="?", help="JSON file for all samples")
     parser.add_argument("--workload", action="append", choices=tuple(BUDGETS))
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--seeds", type=int, help="so many; default: 5 of digits, 3 of the other")
+    parser.add_argument("--samples", type=int, help=f"default: {BUDGETS}")
+    parser.add_argument("--lr", type=float, help="default: the workload's own")
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"{machine}, torch {torch.__version__}", file=sys.stderr)
@@ -321,17 +236,7 @@ def main() -> int:
         result = speeds()
         show_speeds(result)
     else:
-        names = options.workload or list(BUDGETS)
-        if options.what == "accuracy":
-            result = accuracy(names, options.nodes, options.seeds)
-        else:
-            torch.set_num_threads(1)
-            result = [
-                scheduled(name, codec, seed)
-                for name in names
-                for seed in range(options.seeds or len(SEEDS[name]))
-                for codec in CODECS
-            ]
+        result = accuracy(options)
         show_accuracy(result)
     if options.file:
         Path(options.file).write_text(json.dumps({"machine": machine, "found": result}, indent=2))

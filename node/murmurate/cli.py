@@ -323,10 +323,10 @@ def _up_virtual(arguments: argparse.Namespace) -> int:
             delay=arguments.delay_s,
             widths=arguments.widths,
             kill=arguments.kill,
+            codec=arguments.codec,
             every=config.train.every if "train.every" in options else None,
             refused={
                 "--slow": arguments.slow,
-                "--codec": arguments.codec,
                 "--generator": arguments.generator,
                 "--trajectory": arguments.trajectory,
                 "--checkpoint": config.checkpoint.dir,

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,13 @@ from murmurate import report
 from murmurate.config import Config
 from murmurate.core.staleness import gossip_expected_unequal
 from murmurate.errors import ConfigError
-from murmurate.launch import Kill, known, parse_kill, parse_widths
+from murmurate.io.codec_choice import parse_codec
+from murmurate.launch import Kill, known, parse_codecs, parse_kill, parse_widths
 from murmurate.view import Scene, View
 from murmurate.workloads import load as load_workload
 
 if TYPE_CHECKING:  # torch comes with them
-    from murmurate.sim.task import Engine, Figures, Task
+    from murmurate.sim.task import Encodes, Engine, Figures, Task
 
 GROUP = "murmurate.virtual"
 SLICES = 400
@@ -47,6 +49,7 @@ class Plan:
     delays_s: Mapping[str, float] = field(default_factory=dict)
     kills: tuple[Kill, ...] = ()
     every: int | None = None
+    codecs: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -57,6 +60,7 @@ def plan(
     delay: Sequence[str] = (),
     widths: str | None = None,
     kill: Sequence[str] = (),
+    codec: Sequence[str] = (),
     every: int | None = None,
     refused: Mapping[str, object] | None = None,
 ) -> Plan:
@@ -71,7 +75,14 @@ def plan(
     delays: dict[str, float] = {}
     kills: list[Kill] = []
     shares: dict[str, float] = {}
+    codecs: dict[str, str] = {}
     delay_s = 0.0
+    try:
+        codecs = parse_codecs(codec, names, config.train.rule)
+    except ConfigError as error:
+        problems.append(str(error))
+    if codec and config.train.mode != "gossip":
+        problems.append("--codec: only with --mode gossip")
     try:
         if widths is not None:
             shares = dict(zip(names, parse_widths(widths, nodes, "--nodes"), strict=True))
@@ -112,12 +123,12 @@ def plan(
         delays_s=delays,
         kills=tuple(kills),
         every=every,
+        codecs=codecs,
     )
 
 
 _REFUSED = {
     "--slow": "say how many steps a second it makes: --speed NAME=STEPS",
-    "--codec": "no bytes are sent",
     "--generator": "peers draw their own batches",
     "--trajectory": "nothing is kept on the way",
     "--checkpoint": "the same command gives the same run",
@@ -152,6 +163,14 @@ def engine(mode: str) -> Callable[[Task], Engine]:
     return make
 
 
+def _encoders(codecs: Mapping[str, str]) -> dict[str, Callable[[int], Encodes]]:
+    """The simulator does not know how numbers are encoded; it is told here."""
+    from murmurate.io.codec import Encoder
+
+    choices = {name: parse_codec(codec) for name, codec in codecs.items()}
+    return {name: partial(Encoder, choice) for name, choice in choices.items() if not choice.plain}
+
+
 class _Run:
     def __init__(self, plan: Plan, view: View) -> None:
         self.plan, self.view = plan, view
@@ -178,6 +197,7 @@ class _Run:
                 every=plan.every,
                 topology=train.topology,
                 split=train.split,
+                encoders=_encoders(plan.codecs),
             )
         )
         self.seconds = train.seconds
@@ -268,6 +288,7 @@ class _Run:
                 "wait_s": one.wait_s,
                 "step_s": (now - one.wait_s) / one.published if one.published else 0.0,
                 "bytes_sent": one.bytes_sent,
+                "bytes_by_codec": dict(sorted(one.bytes_by_codec.items())),
                 "state": one.state,
             }
             | one.more

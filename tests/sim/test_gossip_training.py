@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from murmurate.core.staleness import gossip_expected, gossip_expected_unequal
 from murmurate.errors import ConfigError
+from murmurate.io.codec import Encoder
+from murmurate.io.codec_choice import Choice
 from murmurate.sim.gossip import GossipWorld
 from murmurate.sim.task import Task
 from murmurate.workloads.synthetic import Synthetic
@@ -67,6 +70,29 @@ def test_it_learns_agrees_and_a_seed_decides_everything(rule: str, lr: float) ->
         assert not any(one.rejected for one in it.figures())
         seen.append([(one.loss, one.accuracy, one.staleness.total) for one in it.figures()])
     assert seen[0] == seen[1] != seen[2]
+
+
+@pytest.mark.parametrize(("codec", "times"), [("bf16", 2.0), ("int8", 4.0), ("topk", 20.0)])
+def test_codecs_keep_what_they_leave_out(codec: str, times: float) -> None:
+    """Fewer bytes, the same replicas, and nearly the accuracy of plain updates."""
+    found = {}
+    for each in ("fp32", codec):
+        clouds = Synthetic("2000")
+        clouds.lr, clouds.batch_size = 0.1, 32
+        encoders = {f"node-{n}": partial(Encoder, Choice(each)) for n in range(4) if each == codec}
+        it = world(100.0, workload=clouds, nodes=4, delay_s=0.5, encoders=encoders)
+        assert it.finish()["replica_distance_max"] < 1e-5
+        assert all(node.gained is None for node in it.nodes.values())
+        first = it.figures()[0]
+        assert set(first.bytes_by_codec) == {"fp32", each}  # the rest at the end is plain
+        found[each] = (first.accuracy, first.bytes_sent / first.published)
+    assert found[codec][0] >= found["fp32"][0] - 0.02
+    assert found["fp32"][1] / found[codec][1] >= 0.9 * times
+
+
+def test_codecs_are_for_sums() -> None:
+    with pytest.raises(ConfigError, match="rule 'average' exchanges weights as they are"):
+        world(1.0, rule="average", encoders={"node-0": partial(Encoder, Choice("int8"))})
 
 
 def test_what_was_trained_is_what_was_sent() -> None:

@@ -43,7 +43,8 @@ def test_speeds_and_delays() -> None:
         ({"widths": "4,2", "config": IST}, "--widths 4,2: 2 widths for 3 peers"),
         ({"widths": "4,2,1"}, "--widths: only with --mode ist"),
         ({"refused": {"--slow": ["node-0=1"]}}, "--slow: not with --virtual; say how many steps"),
-        ({"refused": {"--codec": ["int8"]}}, "--codec: not with --virtual; no bytes are sent"),
+        ({"codec": ["int7"]}, "codec 'int7': expected fp32"),
+        ({"codec": ["node-9=int8"]}, "--codec 'node-9'"),
         ({"refused": {"--checkpoint": "x"}}, "--checkpoint: not with --virtual"),
     ],
 )

@@ -27,7 +27,7 @@ from murmurate.core.peer import Peer, PeerConfig
 from murmurate.core.replica import Replica
 from murmurate.errors import ConfigError, PromiseBroken
 from murmurate.sim.events import Events
-from murmurate.sim.task import Figures, Task
+from murmurate.sim.task import Encodes, Figures, Task
 from murmurate.workloads import Share, parse_split
 
 RULES = {"sum": Peer, "average": MixingPeer}
@@ -47,9 +47,10 @@ class _Node:
     batches: Iterator[tuple[torch.Tensor, ...]]
     figures: Figures
     step_s: float
+    encoder: Encodes | None = None
     context: Clock | None = None
     gained: torch.Tensor | None = None
-    """By steps that are not published yet; `since`: how many."""
+    """By steps that are not published yet (`since`: how many), and what encoding has left out."""
     since: int = 0
     inbox: list[Deliver] = field(default_factory=list)
 
@@ -60,6 +61,8 @@ class GossipWorld:
     def __init__(self, task: Task) -> None:
         if task.rule not in RULES:
             raise ConfigError(f"rule {task.rule!r}: expected one of {', '.join(RULES)}")
+        if task.encoders and task.rule != "sum":
+            raise ConfigError(f"codec: rule {task.rule!r} exchanges weights as they are")
         self.task = task
         self.events = Events()
         self.network = task.network()
@@ -106,8 +109,18 @@ class GossipWorld:
         batches = task.workload.batches(share)
         optimizer = task.workload.optimizer(model)
         step_s = 1.0 / task.speed(name)
-        figures = Figures(name)
-        return _Node(peer, model, layout, parameters, optimizer, batches, figures, step_s)
+        make = task.encoders.get(name)
+        return _Node(
+            peer,
+            model,
+            layout,
+            parameters,
+            optimizer,
+            batches,
+            Figures(name),
+            step_s,
+            make(layout.size) if make is not None else None,
+        )
 
     def _config(self, nbytes: int) -> PeerConfig:
         return PeerConfig(
@@ -159,13 +172,22 @@ class GossipWorld:
         figures.steps += 1
         figures.samples += self.batch_size
 
-    def _publish(self, node: _Node) -> None:
-        assert node.context is not None
+    def _publish(self, node: _Node, *, exact: bool = False, share: float = 1.0) -> None:
+        """As a node does it (`Swarm._publish`): encoded, unless `exact`, and what encoding leaves
+        out is in what the next update gained. `share`: so much of it, the remainder is dropped."""
         assert node.gained is not None
+        peer, context = node.peer, node.context
+        if context is None:
+            context = peer.context()
         # `gained` may be a buffer of the layout that the next step writes: this one is sent.
-        push = node.peer.prepare(node.gained.clone(), node.context)
+        delta = node.gained.clone() if share == 1.0 else node.gained * share
         node.context, node.gained, node.since = None, None, 0
-        self._carry_out(node, node.peer.commit(push))
+        if node.encoder is None or exact or not isinstance(peer, Peer):
+            push = peer.prepare(delta, context)
+        else:
+            push = peer.prepare(node.encoder.encode(delta), context)
+            node.gained = delta - push.payload
+        self._carry_out(node, peer.commit(push))
         node.figures.published += 1
         self._pump(node)
 
@@ -191,10 +213,21 @@ class GossipWorld:
         peer = node.peer
         for to in peer.ready(self.now):
             while (message := peer.take(to, self.now)) is not None:
-                node.figures.bytes_sent += node.layout.nbytes
+                self._count(node, message)
                 self._transmit(peer.name, to, message, carried=True)
                 if isinstance(peer, MixingPeer):
                     break
+
+    def _count(self, node: _Node, message: Any) -> None:
+        """The numbers of a message; headers and small messages are not counted."""
+        by_codec = node.figures.bytes_by_codec
+        parts = message.parts if isinstance(message, Push) else ()
+        for part in parts:
+            by_codec[part.codec] += part.nbytes
+        if not parts:
+            plain = "fp32" if node.layout.dtype == torch.float32 else "fp64"
+            by_codec[plain] += node.layout.nbytes
+        node.figures.bytes_sent = by_codec.total()
 
     def _transmit(self, source: str, target: str, message: Any, *, carried: bool = False) -> None:
         for time in self.network.arrivals(source, target, self.events.time):
@@ -252,6 +285,8 @@ class GossipWorld:
         for node in live:
             if node.since:
                 self._publish(node)
+            if node.gained is not None:  # each its share of the rests (`Swarm._share_rest`)
+                self._publish(node, exact=True, share=1.0 / len(live))
         for _ in range(SETTLE_TICKS):
             if all(not node.inbox and node.peer.caught_up() and node.peer.even() for node in live):
                 break

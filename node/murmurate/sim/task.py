@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
+
+from murmurate.core.message import Part
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
 from murmurate.sim.events import Events
@@ -16,6 +19,12 @@ from murmurate.sim.network import Steady
 from murmurate.workloads import Workload
 
 SECONDS_MAX = 1e9
+
+
+class Encodes(Protocol):
+    """Of one node's updates, always of one size (`io.codec.Encoder`)."""
+
+    def encode(self, delta: torch.Tensor) -> Part: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,8 @@ class Task:
     """Local steps in an update, or for a lease; None: 1, or 10."""
     topology: str = "full"
     split: str = "none"
+    encoders: Mapping[str, Callable[[int], Encodes]] = field(default_factory=dict)
+    """Mode gossip: what makes the encoder of a node, for so many numbers; the others send plain."""
 
     def __post_init__(self) -> None:
         known = set(self.names)
@@ -93,6 +104,7 @@ class Figures:
     staleness: Summary = field(default_factory=Summary)
     wait_s: float = 0.0
     bytes_sent: int = 0
+    bytes_by_codec: Counter[str] = field(default_factory=Counter)
     more: dict[str, Any] = field(default_factory=dict)
     """Further keys of its row in the report."""
 
