@@ -16,7 +16,6 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from murmurate.program import _Launcher as Launcher
 from murmurate.program import _signals as signals
 from murmurate.program import _Stop as Stop
 from murmurate.program import _Stopped as Stopped
+from murmurate.watch.html import HTML, html
 from murmurate.workloads import Evaluation
 from murmurate_coordinator import figures
 from murmurate_coordinator.centre import Centre
@@ -382,7 +382,7 @@ class Program:
         if listen is None:
             return None
 
-        html = resources.files("murmurate_coordinator").joinpath("page.html").read_bytes()
+        page = html("murmurate_coordinator")
 
         async def metrics(accept: str) -> Page:
             reading = await self.service.own(self._reading)
@@ -400,7 +400,7 @@ class Program:
         return Pages(
             listen,
             {
-                "/": lambda _: Page(html, "text/html; charset=utf-8"),
+                "/": lambda _: Page(page, HTML),
                 "/metrics": lambda headers: metrics(headers.get("accept", "")),
                 "/livez": livez,
                 "/readyz": readyz,

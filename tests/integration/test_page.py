@@ -13,20 +13,20 @@ from tests.integration.browser import browser, program
 from tests.integration.flock import Node, flock, wait_for
 from tests.integration.test_metrics import get
 
-import murmurate.watch
 from murmurate.io.progress import Progress
 from murmurate.watch.curves import EVERY_S, POINTS_MAX, Curves
+from murmurate.watch.html import html
 from murmurate.watch.pages import BARS_MAX, bars
-
-PAGE = Path(murmurate.watch.__file__).with_name("page.html")
 
 needs_chromium = pytest.mark.skipif(
     program() is None, reason="chromium is not installed: apt-get install chromium"
 )
 
 
-def test_it_loads_nothing_from_elsewhere() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("package", ["murmurate.watch", "murmurate_coordinator"])
+def test_it_loads_nothing_from_elsewhere(package: str) -> None:
+    text = html(package).decode()
+    assert "/* look" not in text, "what is common is in it"
     addresses = set(re.findall(r"https?://[\w./]+", text))
     assert addresses == {"http://www.w3.org/2000/svg"}, "a name, not a place"
     assert "innerHTML" not in text, "names of peers must stay text"
@@ -67,7 +67,7 @@ def test_every_node_serves_the_page_and_its_data(nodes: list[Node]) -> None:
     for node in nodes:
         status, text = get(node.swarm.metrics_address, "/")
         assert status == 200
-        assert text == PAGE.read_text(encoding="utf-8")
+        assert text == html("murmurate.watch").decode()
     wait_for(lambda: '"curves": {"n0": [[' in get(nodes[1].swarm.metrics_address, "/swarm.json")[1])
 
 

@@ -6,12 +6,12 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from murmurate.io.http import Page, Pages
 from murmurate.io.metrics import FAMILIES, exposition
 from murmurate.report import counts
+from murmurate.watch.html import HTML, html
 from murmurate.watch.reading import is_ready, read
 from murmurate.watch.swarm import Json, as_json
 
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from murmurate.runtime import Runtime
 
 BARS_MAX = 64
-HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 
 
 def pages(runtime: Runtime, listen: str) -> Pages:
     """To be started by the runtime, on its own loop."""
     expose = exposition(lambda: read(runtime), FAMILIES)
-    html = resources.files("murmurate.watch").joinpath("page.html").read_bytes()
+    page = html("murmurate.watch")
 
     def metrics(headers: Mapping[str, str]) -> Page:
         body, kind = expose(headers.get("accept", ""))
@@ -49,7 +48,7 @@ def pages(runtime: Runtime, listen: str) -> Pages:
     return Pages(
         listen,
         {
-            "/": lambda _: Page(html, HTML),
+            "/": lambda _: Page(page, HTML),
             "/metrics": metrics,
             "/swarm.json": swarm,
             "/livez": livez,
