@@ -236,27 +236,12 @@ def description(centre: Centre, address: str, instance: str) -> Description:
     tensors = tuple(
         DescribedTensor(t.name, t.dtype, t.shape) for t in centre.structure.tensors.values()
     )
-    members, progress = [], []
+    members = []
     for name, seat in centre.roll.seats.items():
         lease = centre.rules.lease_of(name)
         state = "alive" if seat.stream and not seat.revoked else "suspect"
         units = "waits" if lease is None else f"{centre.part(lease.held):.1%} of the units"
         members.append(DescribedMember(name, 1, state, "", units))
-        tally = centre.roll.tally(name)
-        progress.append(
-            Progress(
-                name=name,
-                epoch=1,
-                version=tally.pushes,
-                samples=tally.samples,
-                samples_per_s=tally.samples_per_s,
-                loss=tally.loss,
-                published=tally.pushes,
-                applied=tally.pushes,
-                staleness=Staleness(**tally.staleness.report()),  # type: ignore[arg-type]
-                wait_s=tally.wait_s,
-            )
-        )
     return Description(
         instance=instance,
         run=centre.run,
@@ -270,8 +255,40 @@ def description(centre: Centre, address: str, instance: str) -> Description:
         tensors=tensors,
         members=tuple(members),
         clock=Clock(),
-        progress=tuple(progress),
+        progress=tuple(progress(centre)),
     )
+
+
+def progress(centre: Centre) -> Iterator[Progress]:
+    """Of those who have a seat."""
+    for name in centre.roll.seats:
+        tally = centre.roll.tally(name)
+        yield Progress(
+            name=name,
+            epoch=1,
+            version=tally.pushes,
+            samples=tally.samples,
+            samples_per_s=tally.samples_per_s,
+            loss=tally.loss,
+            published=tally.pushes,
+            applied=tally.pushes,
+            staleness=Staleness(**tally.staleness.report()),  # type: ignore[arg-type]
+            wait_s=tally.wait_s,
+        )
+
+
+def board(centre: Centre, around: Around) -> Iterator[Progress]:
+    """The whole model, then its members: for curves."""
+    seen = around.evaluation
+    yield Progress(
+        name=NAME,
+        epoch=1,
+        version=centre.rules.totals.pushes,
+        samples=centre.rules.totals.samples,
+        loss=seen.loss if seen else math.nan,
+        accuracy=seen.accuracy if seen else math.nan,
+    )
+    yield from progress(centre)
 
 
 def rows(centre: Centre, wall_s: float) -> list[Json]:

@@ -36,6 +36,7 @@ from murmurate.program import _Launcher as Launcher
 from murmurate.program import _signals as signals
 from murmurate.program import _Stop as Stop
 from murmurate.program import _Stopped as Stopped
+from murmurate.watch.curves import Curves
 from murmurate.watch.html import HTML, html
 from murmurate.workloads import Evaluation
 from murmurate_coordinator import figures
@@ -79,6 +80,7 @@ class Program:
         self.launcher = launcher
         self.events = events
         self.around = Around()
+        self.curves = Curves()
         self.instance = secrets.token_hex(8)
         self.keeper: Keeper | None = None
         self.own: Own | None = None
@@ -341,6 +343,8 @@ class Program:
         for advice in self.centre.advice(now):
             kinds[advice.kind] = kinds.get(advice.kind, 0) + 1
         self.around.advice = kinds
+        if self.began is not None:
+            self.curves.note(now, figures.board(self.centre, self.around))
 
     def _around(self) -> Around:
         around, service, keeper = self.around, self.service, self.keeper
@@ -418,7 +422,7 @@ class Program:
             "at": time.monotonic(),
             "parameters": figures.parameters(self.centre),
         }
-        told = about | {"coordinator": row, "members": rows}
+        told = about | {"coordinator": row, "members": rows, "curves": self.curves.lists()}
         body = json.dumps(told, allow_nan=False).encode()
         return Page(body, "application/json")
 

@@ -50,3 +50,10 @@ class Curves:
             for points in self.points.values():
                 points[:] = points[::2]
         self._next = now + self._every_s
+
+    def lists(self) -> dict[str, list[list[float | None]]]:
+        """For JSON: by node, its points; what is not known is null."""
+        return {
+            name: [[value if math.isfinite(value) else None for value in point] for point in points]
+            for name, points in self.points.items()
+        }

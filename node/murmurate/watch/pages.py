@@ -62,17 +62,14 @@ def swarm_json(runtime: Runtime) -> Json:
     swarm = as_json(runtime.describe())
     with runtime.lock:
         seen = counts(runtime.tally.staleness)
-        curves = {name: list(points) for name, points in runtime.curves.points.items()}
+        curves = runtime.curves.lists()
         by_class = runtime.tally.accuracy_of
     return {
         **swarm,
         "wall": time.time(),
         "staleness_bars": bars(seen),
         "accuracy_by_class": [_known(each) for each in by_class],
-        "curves": {
-            name: [[_known(value) for value in point] for point in points]
-            for name, points in curves.items()
-        },
+        "curves": curves,
     }
 
 
