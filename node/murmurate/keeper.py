@@ -227,6 +227,7 @@ class Keeper:
             epoch=max(memory.epoch, epoch + EPOCHS),
             void_below=epoch if again else memory.void_below,
             history=() if again else memory.history,
+            met=() if again else memory.met,
         )
         try:
             self._save()
@@ -244,6 +245,9 @@ class Keeper:
         if key == "vow":
             assert isinstance(value, Vow)
             self.memory = replace(self.memory, vow=value)
+        elif key == "met":
+            met: tuple[str, ...] = value
+            self.memory = replace(self.memory, met=met)
         else:
             history: tuple[Generation, ...] = value
             self.memory = replace(self.memory, history=history)

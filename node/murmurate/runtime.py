@@ -582,7 +582,9 @@ class Runtime:
         if back is None:
             return {"past": Past(vow=memory.vow)}
         self.weights.copy_(back.weights)
-        past = Past(log=back.log, store=back.store, vow=memory.vow, history=memory.history)
+        past = Past(
+            log=back.log, store=back.store, vow=memory.vow, history=memory.history, met=memory.met
+        )
         return {"clock": back.clock.copy(), "history": back.history, "past": past}
 
     def _checkpointed(self, checkpoint: Checkpoint, kept: int) -> None:
@@ -622,7 +624,8 @@ class Runtime:
             }
             if isinstance(peer, Peer):
                 out["history"] = peer.baseline.history
-                if {*peer.membership.live(), *peer.baseline.roster} - {self.name}:
+                others = [name for name in peer.membership.live() if name != self.name]
+                if others or peer.standing.awaited(time.monotonic()):
                     out["log"], out["store"] = tuple(peer.log), tuple(peer.store)
             return out
 

@@ -47,8 +47,8 @@ def meet(*nodes: Process) -> None:
     deadline = time.monotonic() + WAIT_S
     for node in nodes:
         others = [other.hear("saved") for other in nodes]
-        while not all(node.hear("saved").has(other) for other in others):
-            assert time.monotonic() < deadline
+        while not all((state := node.hear("saved")).has(other) for other in others):
+            assert time.monotonic() < deadline, f"{state} does not have all of {others}"
 
 
 def swarm_of(tmp_path: Path, count: int) -> list[Process]:
@@ -125,7 +125,6 @@ def test_a_whole_swarm_killed_at_once_goes_on(tmp_path: Path) -> None:
                 assert done[0].has(node.saved[-1])
 
 
-@pytest.mark.slow  # OPEN FAULT: in 2 of some 45 runs the two did not hear of each other in 60 s
 def test_two_come_back_at_once_each_with_the_other_for_a_seed_peer(tmp_path: Path) -> None:
     ports = [free_port(), free_port()]
     ways = [

@@ -135,6 +135,8 @@ class Disk:
 
     epoch: int = 0
     vow: Vow | None = None
+    history: tuple[Generation, ...] = ()
+    met: tuple[str, ...] = ()
     log: dict[Dot, Push] = field(default_factory=dict)
     checkpoint: Snapshot | None = None
 
@@ -215,7 +217,7 @@ class Swarm:
             else:
                 self.done.append((name, effect))
                 if isinstance(effect, Save):
-                    self.disks[name].vow = effect.value
+                    setattr(self.disks[name], effect.key, effect.value)
                 elif isinstance(effect, Prune):
                     for dot in effect.dots:
                         self.disks[name].log.pop(dot, None)

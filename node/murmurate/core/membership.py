@@ -155,6 +155,10 @@ class Membership:
         member = self._members.get(name)
         return member.since if member else math.inf
 
+    def dead(self) -> tuple[str, ...]:
+        """Names of those who did not answer, seed peers that I never met included."""
+        return tuple(self._dead)
+
     def rumours(self) -> tuple[Rumour, ...]:
         """All I know, for a newcomer. Seed peers that I never met are not knowledge."""
         return tuple(m.rumour for m in self._members.values() if m.rumour.epoch)

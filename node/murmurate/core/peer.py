@@ -44,6 +44,7 @@ from murmurate.core.gate import Gate, payload_problem
 from murmurate.core.knowledge import Knowledge
 from murmurate.core.membership import Membership
 from murmurate.core.message import (
+    LEFT,
     RANGES_MAX,
     SUSPECT,
     Accept,
@@ -131,6 +132,8 @@ class Past:
     """Updates of others, all of them in the checkpoint's weights."""
     vow: Vow | None = None
     history: tuple[Generation, ...] = ()
+    met: tuple[str, ...] = ()
+    """Members that were there and not on the roster yet: they may have what a crash took."""
 
 
 class Peer:
@@ -187,6 +190,8 @@ class Peer:
             self.knowledge,
             forget_after_s=config.forget_after_s,
         )
+        self._met = dict.fromkeys(past.met)
+        """Members that are not on the roster, as the disk has them."""
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
         self._taken_at: dict[str, float] = {}
@@ -437,7 +442,7 @@ class Peer:
         if not isinstance(outcome, Fresh):
             raise LocalProtocolError(f"judged new, but {outcome}")
         live = self.membership.live()
-        if any(name not in (self.name, sender) for name in (*live, *self.baseline.roster)):
+        if any(name not in (self.name, sender) for name in live) or self.standing.awaited(now):
             self.store.add(push)  # a third may lack it
         last = push.stamps[-1]
         this_life = (sender, self.membership.epoch(sender))
@@ -467,7 +472,7 @@ class Peer:
     def join(self, names: Iterable[str], now: float) -> list[Effect]:
         """Get to know the seed peers, and whoever was there in my last life."""
         self._digest_due = now
-        seed_peers = dict.fromkeys((*names, *self.baseline.roster))
+        seed_peers = dict.fromkeys((*names, *self.baseline.roster, *self._met))
         seed_peers.pop(self.name, None)
         effects = self._verdicts(self.membership.join(seed_peers, now))
         return [Prune(self.void_log), *effects] if self.void_log else effects
@@ -570,6 +575,7 @@ class Peer:
         self.agreement.advance(new[-1], now)
         self._forget_departed(now)
         effects: list[Effect] = [Save("history", self.baseline.history)]
+        effects += self._remember(now)
         effects += [Moved(generation) for generation in new]
         if gone:
             effects.append(Prune(tuple(gone)))
@@ -622,7 +628,7 @@ class Peer:
         Were they not counted, two halves of a cut would have only sums of each other's updates when
         they meet again, and nobody could take those apart.
         """
-        away = [n for n in self.baseline.roster if n not in others and n != self.name]
+        away = self.standing.awaited(now)
         if self.log.updates > LOG_UPDATES_MAX:
             away = [name for name in away if not self.standing.evictable(name, now)]
         self._away = {name: self._away.get(name, self.seq) for name in away}
@@ -840,13 +846,34 @@ class Peer:
 
     def _verdicts(self, effects: list[Effect]) -> list[Effect]:
         """What a member had in an earlier life says nothing about this one."""
+        changed = False
         for effect in effects:
             if isinstance(effect, Verdict):
                 self.knowledge.forget(effect.name)
                 self.standing.note(effect)
                 if effect.state != SUSPECT:
                     self.transit.forget(effect.name)
-        return effects
+                changed |= self._note_met(effect)
+        # First: nothing is sent to it that a crash could take from me while I forget that it is.
+        return [Save("met", tuple(self._met)), *effects] if changed else effects
+
+    def _note_met(self, verdict: Verdict) -> bool:
+        """Whether the members that are not on the roster are others now."""
+        name = verdict.name
+        if verdict.state == LEFT:
+            return name in self._met and self._met.pop(name) is None
+        if name in self._met or name in self.baseline.roster or name == self.name:
+            return False
+        self._met[name] = None
+        return True
+
+    def _remember(self, now: float) -> list[Effect]:
+        """Only those of whom the roster does not tell, and nobody who is gone for good."""
+        told = {*self.baseline.roster, *(n for n in self._met if self.standing.evictable(n, now))}
+        if not told & self._met.keys():
+            return []
+        self._met = {name: None for name in self._met if name not in told}
+        return [Save("met", tuple(self._met))]
 
     def _neighbour_names(self) -> tuple[str, ...]:
         if self._neighbours_version != self.membership.version:

@@ -73,6 +73,23 @@ class Standing:
             now - self._membership.since(name) < self._forget_after_s / 2
         )
 
+    def awaited(self, now: float) -> list[str]:
+        """Who is not there and may come back: with updates that I lack, and lacking mine.
+
+        Also one who was not on the roster yet: it was sent what I made, and a crash may have taken
+        that from me and not from it.
+        """
+        live = self.live()
+        away = [name for name in self._baseline.roster if name not in live and name != self.name]
+        dead = self._membership.dead()
+        return away + [n for n in dead if n not in away and not self.evictable(n, now)]
+
+    def _all_can_say(self, now: float) -> bool:
+        """Whether nobody is away, or not met yet in this life, who may have more of an epoch."""
+        return all(self._membership.epoch(name) for name in self.live()) and not any(
+            not self.leaving(name) and not self.evictable(name, now) for name in self.awaited(now)
+        )
+
     def note(self, verdict: Verdict) -> None:
         """Remember how many updates one who leaves says it has made."""
         if verdict.state == LEFT:
@@ -105,6 +122,8 @@ class Standing:
 
     def finished(self, now: float) -> tuple[Key, ...]:
         """Epochs to which nobody will add: their origin left, restarted, or is dead for long."""
+        if not self._all_can_say(now):
+            return ()
         return tuple(key for key in self._replica.clock.keys() if self._is_over(key, now))
 
     def _is_over(self, key: Key, now: float) -> bool:

@@ -1,8 +1,8 @@
 """What a node must not forget from one life to the next: a small file, durable before it counts.
 
-Its name, its swarm, the epochs it may have used, and what it promised in votes. A member that votes
-and forgets what it promised could let two different generations be decided; so a node whose memory
-is gone comes back under another name.
+Its name, its swarm, the epochs it may have used, whom it met, and what it promised in votes. A
+member that votes and forgets what it promised could let two different generations be decided; so a
+node whose memory is gone comes back under another name.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Memory:
     """Checkpoints of earlier lives than this are void: the others had voted that life out."""
     vow: Vow | None = None
     history: tuple[Generation, ...] = ()
+    met: tuple[str, ...] = ()
+    """Members that were there and not on the roster yet."""
 
 
 def to_bytes(memory: Memory) -> bytes:
@@ -66,6 +68,9 @@ def from_bytes(data: bytes, where: str) -> Memory:
             )
         vow = fields.pop("vow")
         history = fields.pop("history")
+        met = fields.pop("met", [])  # not in files of earlier versions
+        if not all(isinstance(name, str) for name in met):
+            raise TypeError("met has what is no name")
         for name in ("run", "rule", "schema", "asked", "name", "swarm"):
             if not isinstance(fields[name], str):
                 raise TypeError(f"{name} is no text")
@@ -75,6 +80,7 @@ def from_bytes(data: bytes, where: str) -> Memory:
         return Memory(
             vow=None if vow is None else _vow_from_json(vow),
             history=tuple(generation_from_json(each) for each in history),
+            met=tuple(met),
             **fields,
         )
     except (KeyError, TypeError, ValueError, AttributeError, MurmurateError) as error:

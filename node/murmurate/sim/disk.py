@@ -33,6 +33,7 @@ class Disk:
         self.epoch = 0
         self.vow: Vow | None = None
         self.history: tuple[Generation, ...] = ()
+        self.met: tuple[str, ...] = ()
         self.log: dict[Dot, Push] = {}
         self.checkpoints: list[Snapshot] = []
         self.kept: dict[int, tuple[tuple[Push, ...], tuple[Push, ...]]] = {}
@@ -57,6 +58,8 @@ class Disk:
             self.vow = value
         elif key == "history":
             self.history = value
+        elif key == "met":
+            self.met = value
         else:
             raise KeyError(key)
 
@@ -102,7 +105,7 @@ class Disk:
         self.log = {}
         self.checkpoints = []
         self.kept = {}
-        self.history = ()
+        self.history = self.met = ()
         self._pruned = {}
         self.wiped = True
 

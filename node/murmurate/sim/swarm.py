@@ -139,7 +139,13 @@ class Swarm:
             rng=random.Random(f"{self.seed}/{node.name}/{epoch}"),
             config=self.setting.config,
             history=history,
-            past=Past(log=log, store=store, vow=node.disk.vow, history=node.disk.history),
+            past=Past(
+                log=log,
+                store=store,
+                vow=node.disk.vow,
+                history=node.disk.history,
+                met=node.disk.met,
+            ),
             synced=checkpoint is not None or founder,
         )
         node.life += 1
