@@ -175,6 +175,7 @@ MEMORY = Memory(
     void_below=7,
     vow=Vow(5, (3, "a"), (GENERATION,), (2, "b"), Generation(5, ("a",))),
     history=(GENERATION,),
+    met=("d", "e"),
 )
 
 
@@ -203,6 +204,7 @@ def test_any_change_of_it_is_noticed() -> None:
         ('"run": "r"', '"run": 3', "run is no text"),
         ('"run"', '"walk"', "not the memory"),
         ('"roster": ["a", "b"]', '"roster": ["b", "a"]', "roster"),
+        ('["d", "e"]', '["d", 5]', "met"),
         ("{", "[", "not the memory"),
     ],
 )
@@ -210,6 +212,13 @@ def test_a_memory_that_cannot_be(old: str, new: str, problem: str) -> None:
     text = memories.to_bytes(MEMORY).splitlines()[0].decode().replace(old, new, 1).encode()
     with pytest.raises(CheckpointError, match=problem):
         memories.from_bytes(text + b"\n" + memories._digest(text) + b"\n", "it")
+
+
+def test_a_memory_of_before_it_was_noted_who_was_met() -> None:
+    text = memories.to_bytes(MEMORY).splitlines()[0].decode().replace(', "met": ["d", "e"]', "")
+    data = text.encode()
+    memory = memories.from_bytes(data + b"\n" + memories._digest(data) + b"\n", "it")
+    assert (memory.met, memory.history) == ((), MEMORY.history)
 
 
 # -- nested values -------------------------------------------------------------------------------

@@ -802,6 +802,22 @@ def test_an_epoch_that_is_over_leaves_the_clocks_in_time() -> None:
     s.assert_converged()
 
 
+def test_most_may_leave_at_once() -> None:
+    """Their votes are needed to let them go, whoever answers first."""
+    s = Swarm("abcdefgh")
+    for name in s.names:
+        s.publish(name)
+    s.run(3.0)
+    for name in "cdefgh":
+        s.carry_out(name, s[name].leave(s.now))
+    for waited_s in range(8):
+        if all(s[name].settled() for name in "cdefgh"):
+            break
+        s.run(1.0)
+    assert waited_s < 5
+    assert s["b"].baseline.roster == ("a", "b")
+
+
 def test_who_leaves_is_settled_when_all_have_what_it_made() -> None:
     """Not before, and then nobody counts on its vote any more."""
     s = Swarm("abc")

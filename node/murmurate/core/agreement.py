@@ -204,17 +204,22 @@ class Agreement:
         if (attempt.number, attempt.ballot) != (message.number, message.ballot):
             return []
         attempt.promises[sender] = message
-        if all(name in attempt.promises for name in attempt.roster):
+        # Where most leave at once, those who stay are no majority: the votes of who leaves count.
+        if self._majority(attempt) and all(name in attempt.promises for name in attempt.roster):
             return self._propose(attempt, now, view)
         return []
+
+    def _majority(self, attempt: _Attempt) -> bool:
+        """Whether enough of the old roster have promised."""
+        old = self.current.roster if self.current is not None else ()
+        return 2 * sum(name in attempt.promises for name in old) > len(old)
 
     def _propose(self, attempt: _Attempt, now: float, view: View) -> list[Effect]:
         """Phase 2, when the promises allow a value."""
         assert self.current is not None
         old = self.current
-        voters = [name for name in attempt.promises if name in old.roster]
         value = None
-        if 2 * len(voters) > len(old.roster):
+        if self._majority(attempt):
             value = self._bound(attempt, old) or self._choose(attempt, old, now, view)
         if value is None:
             return self._release(attempt)
