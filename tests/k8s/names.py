@@ -1,7 +1,12 @@
-"""A name server for a few pods: what the cluster's would answer for their services."""
+"""A name server for a few pods: what the cluster's would answer for their services.
+
+It binds port 53 of an address of its own, so that the resolver of the system under test can use it,
+without a word to the program.
+"""
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import threading
@@ -10,6 +15,7 @@ from collections.abc import Mapping
 A, SRV = 1, 33
 DOMAIN = "murmurate.svc.cluster.local"
 NOT_THERE = 3
+TTL_S = 1
 
 
 def encoded(name: str) -> bytes:
@@ -29,14 +35,19 @@ class Names:
     """Answers for services: all their pods, each pod by name, and their ports (SRV)."""
 
     def __init__(self, host: str) -> None:
+        self.host = host
         self._services: dict[str, tuple[dict[str, str], Mapping[str, int]]] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((host, 53))
 
     def add(self, service: str, pod: str, address: str, ports: Mapping[str, int]) -> None:
-        """A pod more behind a service, ready or not."""
+        """A pod more behind a service, ready or not; or the same at another address."""
         pods, _ = self._services.get(service, ({}, {}))
         self._services[service] = ({**pods, pod: address}, ports)
+
+    def remove(self, service: str, pod: str) -> None:
+        pods, ports = self._services[service]
+        self._services[service] = ({n: at for n, at in pods.items() if n != pod}, ports)
 
     def start(self) -> None:
         threading.Thread(target=self._serve, daemon=True).start()
@@ -48,6 +59,8 @@ class Names:
                 self._socket.sendto(self.answer(message), sender)
             except OSError:
                 return
+            except (IndexError, UnicodeDecodeError, struct.error):
+                continue  # no question
 
     def close(self) -> None:
         self._socket.close()
@@ -55,10 +68,11 @@ class Names:
     def answer(self, message: bytes) -> bytes:
         name, kind, end = asked(message)
         found = [
-            (each, struct.pack("!HHIH", each, 1, 5, len(data)) + data)
+            (each, struct.pack("!HHIH", each, 1, TTL_S, len(data)) + data)
             for each, data in self.records(name)
         ]
         given = [data for each, data in found if each == kind]
+        random.shuffle(given)
         flags = 0x8580 | (0 if found else NOT_THERE)
         head = message[:2] + struct.pack("!HHHHH", flags, 1, len(given), 0, 0)
         return head + message[12:end] + b"".join(b"\xc0\x0c" + data for data in given)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.k8s.dns import NameServer
+from tests.k8s.names import DOMAIN, Names
 
 from murmurate.io.grpc_terms import describe
 from murmurate.io.wire import Description
@@ -28,6 +28,8 @@ from murmurate.io.wire import Description
 SERVICE = "murmurate-peers"
 PORT, METRICS = 7000, 9464
 WAIT_S = 60.0
+LOOK_S = 0.1
+"""Between two looks: whoever looks all the time takes a core from those it looks at."""
 
 
 def cannot_start() -> str:
@@ -46,7 +48,7 @@ def wait_for(true: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> 
     while not true():
         if time.monotonic() > began + timeout_s:
             raise AssertionError(f"{what}: not in {timeout_s} s")
-        time.sleep(0.02)
+        time.sleep(LOOK_S)
     return time.monotonic() - began
 
 
@@ -119,20 +121,24 @@ class Cluster:
 
     kind: type[Pod] = Pod
 
-    nice = 0
-    """Of the pods started from now on. In a cluster a pod has the CPU it requests, whoever else
-    loads torch on that machine; here, on two cores, only priorities can see to that."""
+    yielding = False
+    """Whether pods started from now on only get what is left of the CPU. In a cluster a pod has the
+    CPU it requests, whoever else loads torch on that machine; here, on two cores, the scheduler's
+    class for idle work sees to that."""
 
     def __init__(self, folder: Path, train: str = "", **environment: str) -> None:
         self._net = f"127.{random.randint(64, 191)}.{random.randint(1, 254)}"
         self._next = 1
-        self.dns = NameServer(f"{self._net}.254", SERVICE)
+        self.names = Names(f"{self._net}.254")
+        self.names.start()
         self.folder = folder
         self.environment = environment
         self.pods: dict[str, Pod] = {}
         self._all: list[Pod] = []
         self.resolv = folder / "resolv.conf"
-        self.resolv.write_text(f"nameserver {self.dns.host}\noptions timeout:1 attempts:1\n")
+        self.resolv.write_text(
+            f"nameserver {self.names.host}\nsearch {DOMAIN}\noptions timeout:1 attempts:1\n"
+        )
         folder.chmod(0o755)  # pytest's are for one user only
         self.config = folder / "node.toml"
         self.config.write_text(
@@ -164,7 +170,9 @@ class Cluster:
             **more,
         }
         log = self.folder / f"{name}-{self._next}.log"
-        command = ["nice", "-n", str(self.nice), *self._launch(name, volume, environment, log)]
+        command = self._launch(name, volume, environment, log)
+        if self.yielding:
+            command = ["chrt", "--idle", "0", *command]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command,
@@ -176,7 +184,7 @@ class Cluster:
         pod = self.kind(name, host, process, log)
         self.pods[name] = pod
         self._all.append(pod)
-        self.dns.publish(host)
+        self.names.add(SERVICE, name, host, {"peer": PORT})
         return pod
 
     def _launch(self, name: str, volume: Path, environment: dict[str, str], log: Path) -> list[str]:
@@ -188,7 +196,7 @@ class Cluster:
         """As `kubectl delete pod` does: out of the name's answers, and SIGTERM, at once."""
         gone = [self.pods.pop(name) for name in names]
         for pod in gone:
-            self.dns.withdraw(pod.host)
+            self.names.remove(SERVICE, pod.name)
             pod.term()
         return gone
 
@@ -202,4 +210,4 @@ class Cluster:
         for pod in self._all:
             if pod.process.poll() is None:
                 pod.kill()
-        self.dns.close()
+        self.names.close()

@@ -186,7 +186,7 @@ def test_scale_3_8_2(cluster: Callable[..., Cluster], say: Callable[[str], None]
     say(f"3 pods ready {founded_s:.1f} s after start, {usual:.2f} steps/s each")
 
     scaling = time.monotonic()
-    here.nice = 10  # those who stay have the CPU they asked for
+    here.yielding = True  # those who stay have the CPU they asked for
     more = here.start(*(f"m-{i}" for i in range(3, 8)))
     joined_s = max(pod.until_ready() for pod in more)
     meet(here)
