@@ -44,13 +44,17 @@ class Child:
         self.settled = False
         self.told = False
         """Where the coordinator is."""
+        self.met = False
+        """Whether it has heard from all others."""
         self.process = subprocess.Popen(
             list(words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=child_environment(),
-            start_new_session=True,  # Ctrl-C is ours to pass on
+            # Ctrl-C is ours to pass on. Not a session of its own: Linux shares the processors out
+            # among sessions (autogroup), and so unevenly that a node stood still for half a second.
+            process_group=0,
         )
         self.code: int | None = None
         self.errors: list[str] = []
@@ -73,6 +77,8 @@ class Child:
                 self.state = WAITING
                 self.address = str(event["address"])
                 self.metrics = event.get("metrics")
+            case "met":
+                self.met = True
             case "progress" | "done" as kind:
                 self.row = dict(event["node"])
                 at, row = float(event["at"]), self.row

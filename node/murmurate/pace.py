@@ -11,15 +11,17 @@ import math
 
 SHARE = 0.06
 """Of this process's processor time that communication should take."""
-PACE_S_MIN, PACE_S_MAX = 0.008, 0.05
-"""No message waits longer than this for company, and only where company comes (updates every 14 ms
-or faster); else 12 ms."""
-PACE_S_ALONE, COMPANY_S = 0.012, 0.014
+COMPANY = 5
+"""So many updates at most wait for one message: it makes all of them older …"""
+PACE_S_FIRST, PACE_S_MIN = 0.02, 0.008
+PACE_S_MAX, PACE_S_LONGEST = 0.05, 0.25
+"""… but where they are made faster than that, as many as come in 50 ms; never longer than 250."""
 SHARE_MAX = 0.25
-"""Beyond this share updates are made less often."""
+"""If communication takes more than this though messages wait, updates are made less often …"""
+INTERVAL_S_MAX = 0.01
+"""… down to one in this time for each of the others: what else there is to do (clocks to compare,
+signs of life) does not become less by it."""
 LOOK_S = 0.25
-IDLE = 0.25
-"""A process that used less than this part of one core takes nothing from its training."""
 
 
 class Pace:
@@ -28,6 +30,7 @@ class Pace:
     __slots__ = (
         "_all_s",
         "_look_at",
+        "_made",
         "_mine_s",
         "_update_s",
         "communication",
@@ -36,13 +39,15 @@ class Pace:
     )
 
     def __init__(self) -> None:
-        self.message_s = 0.0
+        self.message_s = PACE_S_FIRST
         """Least time between two messages with updates on one link."""
         self.interval_s = 0.0
         """Least time between two updates of mine."""
         self.communication = math.nan
         """Part of this process's processor time that the loop's thread took of late."""
         self._look_at = self._mine_s = self._all_s = 0.0
+        self._made = 0
+        """Updates since the last look."""
         self._update_s = math.inf
         """Mean time an update of mine takes."""
 
@@ -50,25 +55,35 @@ class Pace:
         """An update took so long."""
         new = self._update_s == math.inf
         self._update_s = compute_s if new else 0.9 * self._update_s + 0.1 * compute_s
+        self._made += 1
 
     def due(self, now: float) -> bool:
         return now >= self._look_at + LOOK_S
 
-    def look(self, now: float, mine_s: float, all_s: float) -> None:
-        """Processor time so far of the thread that communicates, and of the whole process."""
-        spent_s, passed_s = all_s - self._all_s, now - self._look_at
-        share = (mine_s - self._mine_s) / max(1e-9, spent_s)
+    def look(
+        self, now: float, mine_s: float, all_s: float, *, peers: int = 1, idle: bool = False
+    ) -> None:
+        """Processor time so far of the thread that communicates, and of the whole process. `idle`:
+        training sleeps or waits much of the time, so that messages take nothing from it."""
+        share = (mine_s - self._mine_s) / max(1e-9, all_s - self._all_s)
+        made, self._made = self._made, 0
         self.communication = min(1.0, share)
-        if spent_s < IDLE * passed_s:
-            share = 0.0  # the processor has nothing else to do
         self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
+        if not made:  # training may begin any moment: its first updates must not bury the others
+            self.message_s = PACE_S_FIRST
+            return
+        if idle:
+            self.message_s = self.interval_s = 0.0
+            return
+        longest = min(PACE_S_LONGEST, max(PACE_S_MAX, COMPANY * self._update_s))
+        full = self.message_s >= longest
         if share > SHARE:
             grown = max(self.message_s, PACE_S_MIN) * min(2.5, share / SHARE)
-            often = self._update_s < COMPANY_S
-            self.message_s = min(PACE_S_MAX if often else PACE_S_ALONE, grown)
+            self.message_s = min(longest, grown)
         elif share < 0.7 * SHARE:
             self.message_s = 0.8 * self.message_s if self.message_s > PACE_S_MIN else 0.0
-        if share > SHARE_MAX:
-            self.interval_s = min(1.0, 1.5 * max(self.interval_s, 0.002))
+        if share > SHARE_MAX and full:
+            grown = 1.5 * max(self.interval_s, 0.002)
+            self.interval_s = min(INTERVAL_S_MAX * peers, grown)
         elif share < 0.7 * SHARE_MAX:
             self.interval_s = 0.8 * self.interval_s if self.interval_s > 0.001 else 0.0

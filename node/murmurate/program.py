@@ -162,6 +162,7 @@ class _Node:
         self.events = events
         self.told = 0
         self.waited_s = 0.0
+        self.went = False
         self.samples = config.train.samples
         self.generator = config.train.generator
         self.feed: Feed | None = None
@@ -183,6 +184,7 @@ class _Node:
 
         import murmurate
         from murmurate import workloads
+        from murmurate.warmup import warm_up
 
         node, train = self.config.node, self.config.train
         if node.threads:
@@ -203,11 +205,12 @@ class _Node:
         batches = workload.batches(share)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         flops = math.nan
-        if self.config.metrics.listen is not None:
+        if (first := next(batches, None)) is not None:
+            batches = itertools.chain([first], batches)
+            warm_up(workload, model, first)
+        if self.config.metrics.listen is not None and first is not None:
             from murmurate.watch.flops import flops_per_sample
 
-            first = next(batches)
-            batches = itertools.chain([first], batches)
             flops = flops_per_sample(workload, model, first)
         self.emit("ready", samples=workload.samples)
 
@@ -246,11 +249,11 @@ class _Node:
             if not self.events:
                 more = f", figures at http://{page}/" if page is not None else ""
                 print(f"{swarm.name} listens at {swarm.address}{more}", file=sys.stderr, flush=True)
-            self.wait_for_start(swarm)
             # All that torch has loaded stays: looking through it again and again for garbage
             # would hold up a step for 145 ms each time (measured).
             gc.collect()
             gc.freeze()
+            self.wait_for_start(swarm)
             if self.generator == STDIN:
                 self.stop.reason = self.stop.reason or "no generator"
             elif self.generator is not None:
@@ -264,27 +267,31 @@ class _Node:
             self.end(swarm, workload, model)
 
     def wait_for_start(self, swarm: Swarm) -> None:
-        """With a launcher: fold in what comes until all are there and it says go."""
+        """With a launcher: say when all have spoken to me, and fold in what comes until it says go.
+
+        Dialling takes a second once every core is training, so nobody trains before."""
         if self.launcher is None or not self.events:
             return
         began = time.monotonic()
-        if swarm.follow(self._may_start, GATE_S):
-            # Until all have spoken to me: dialling takes a second once every core is training.
-            everyone = self.config.train.shard.count
-            swarm.follow(lambda: len(swarm.board) >= everyone, MEET_S)
-        else:
+        everyone = self.config.train.shard.count
+        swarm.follow(lambda: self._may_start() or len(swarm.board) >= everyone, MEET_S)
+        self.emit("met")
+        if not swarm.follow(self._may_start, GATE_S):
             self.stop.reason = "no go from the launcher"
         self.waited_s = time.monotonic() - began
 
     def _may_start(self) -> bool:
         assert self.launcher is not None
+        if self.went:
+            return True
         line = self.launcher.next() or ""
         for word in line.split()[1:] if line.startswith("go") else ():
             if word.isdecimal():
                 self.samples = int(word)
             elif self.generator == STDIN:
                 self.generator = word
-        return line.startswith("go") or bool(self.stop.reason) or self.launcher.gone
+        self.went = line.startswith("go") or bool(self.stop.reason) or self.launcher.gone
+        return self.went
 
     def train(
         self,

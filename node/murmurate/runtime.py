@@ -65,6 +65,7 @@ from murmurate.errors import (
 )
 from murmurate.giving import Giving
 from murmurate.io.names import addresses, is_named
+from murmurate.io.processor import Demand
 from murmurate.io.progress import Board, Progress
 from murmurate.io.transport import Transport
 from murmurate.io.wire import (
@@ -173,6 +174,7 @@ class Runtime:
         self.born = time.monotonic()
         self.leaving = False
         self.pace = Pace()
+        self._demand = Demand()
         self.lock = threading.Lock()
         self.news = threading.Condition(self.lock)
         """Notified when something was delivered, or may have become true for one who waits."""
@@ -212,6 +214,8 @@ class Runtime:
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._tell_at = 0.0
+        self._told_version = 0
+        """Of the membership, when my progress was told last: a newcomer is told at once."""
         self._forget_at = 0.0
 
     # -- for the training thread -----------------------------------------------------------------
@@ -276,6 +280,7 @@ class Runtime:
             self.tally.publish(compute_s)
             self.outlook.make(time.time())
             self.pace.made(compute_s)
+            self._demand.thread = threading.get_native_id()
             self._carry_out(effects)
             self._unsent = True
 
@@ -657,7 +662,13 @@ class Runtime:
     def _tick(self) -> None:
         now = time.monotonic()
         if self.pace.due(now):
-            self.pace.look(now, time.thread_time(), time.process_time())
+            self.pace.look(
+                now,
+                time.thread_time(),
+                time.process_time(),
+                peers=len(self._met),
+                idle=self._demand.idle(now),
+            )
         with self.lock:
             if self._peer is None:
                 return
@@ -670,10 +681,11 @@ class Runtime:
         self._pump()
 
     def _tell(self, now: float) -> None:
-        if now < self._tell_at:
-            return
-        self._tell_at = now + TELL_S
         others = [name for name in self.peer.membership.live() if name != self.name]
+        news = self.peer.membership.version != self._told_version and len(others) <= TOLD_MAX
+        if now < self._tell_at and not news:
+            return
+        self._tell_at, self._told_version = now + TELL_S, self.peer.membership.version
         self._look(now, others)
         mine = self._progress()
         entries = [mine]

@@ -204,7 +204,8 @@ class Up:
                 self.stop()
 
     def _gather(self, alive: Sequence[Child], now: float) -> None:
-        """All load at once; the first one founds, the others join it, then all go together."""
+        """All load at once; the first one founds, the others join it, all hear from all, then they
+        go together."""
         if any(child.state == STARTING for child in alive):
             return
         if self.founder is None or (self.founder.code is not None and not self.founder.address):
@@ -219,7 +220,8 @@ class Up:
             for child in alive:
                 if child is not self.founder:
                     child.tell(self.founder.address)
-        if all(child.state == WAITING for child in alive) or now > self.listening_at + JOIN_S:
+        there = all(child.state == WAITING and self._has_met(child) for child in alive)
+        if there or now > self.listening_at + JOIN_S:
             self.went = time.monotonic()
             if pages := [f"http://{child.metrics}/" for child in alive if child.metrics]:
                 self.view.say(f"figures and a page of each node: {' '.join(pages)}")
@@ -228,6 +230,9 @@ class Up:
             for child in alive:
                 if child.state == WAITING:
                     self._go(child)
+
+    def _has_met(self, child: Child) -> bool:
+        return child.met or child is self.generator
 
     def _go(self, child: Child) -> None:
         child.state = TRAINING

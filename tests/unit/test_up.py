@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from rich.console import Console
 from tests.unit.dumb_swarm import Swarm
 
 from murmurate import report, view
+from murmurate.child import Child
 from murmurate.config import load
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
@@ -34,6 +36,7 @@ from murmurate.launch import (
     plan,
 )
 from murmurate.report import History, Sample
+from murmurate.up import Up
 
 NAMES = ["node-0", "node-1", "node-2"]
 
@@ -356,3 +359,46 @@ def test_what_cannot_be_asked_of_mode_ist(more: dict[str, Any], said: str) -> No
 def test_widths_are_for_mode_ist() -> None:
     with pytest.raises(ConfigError, match="--widths: only with --mode ist"):
         plan(2, load(), widths="1,2")
+
+
+# -- the start -------------------------------------------------------------------------------------
+
+
+class Heard(Child):
+    """A process that only listens: what it is told, and in whose session it is."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, [sys.executable, "-c", "import sys; sys.stdin.read()"])
+        self.said: list[str] = []
+
+    def tell(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_nobody_goes_before_all_have_heard_from_all(tmp_path: Path) -> None:
+    made = plan(2, load())
+    up = Up(made, view.View(), tmp_path)
+    first, second = Heard("node-0"), Heard("node-1")
+    up.children = [first, second]
+    try:
+        sessions = {os.getsid(child.process.pid) for child in up.children}
+        groups = {os.getpgid(child.process.pid) for child in up.children}
+        for child in up.children:
+            child.hear({"event": "ready", "samples": 100})
+        up._direct()
+        assert (first.said, second.said) == ([""], []), "one founds"
+        first.hear({"event": "listening", "address": "here:1"})
+        up._direct()
+        second.hear({"event": "listening", "address": "here:2"})
+        first.hear({"event": "met"})
+        up._direct()
+        assert (first.said, second.said) == ([""], ["here:1"]), "one has not heard from the other"
+        second.hear({"event": "met"})
+        up._direct()
+        assert (first.said[-1], second.said[-1]) == ("go 100", "go 100")
+    finally:
+        up.kill_all()
+        for child in up.children:
+            child.process.communicate()
+    assert sessions == {os.getsid(0)}, "or Linux would share the processors out among them"
+    assert len(groups | {os.getpgid(0)}) == 3, "Ctrl-C is for the launcher"
