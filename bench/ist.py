@@ -120,9 +120,12 @@ def coordinator(shared: Shared) -> dict[str, Any]:
         steps=STEPS,
         founders=MEMBERS,
     )
-    over = threading.Event()
+    loop: asyncio.AbstractEventLoop
+    over = asyncio.Event()
 
     async def serve() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
         now = time.monotonic()
         service = CoordinatorService(
             "127.0.0.1:0", Centre(rules, run="bench", instance="bench", now=now)
@@ -130,8 +133,7 @@ def coordinator(shared: Shared) -> dict[str, Any]:
         await service.start()
         for _ in range(MEMBERS):
             shared.addresses.put(service.address)
-        while not over.is_set():
-            await asyncio.sleep(0.05)
+        await over.wait()
         await service.stop()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
@@ -143,7 +145,7 @@ def coordinator(shared: Shared) -> dict[str, Any]:
     deadline = time.monotonic() + LEFT_S
     while rules.members and time.monotonic() < deadline:
         time.sleep(0.02)
-    over.set()
+    loop.call_soon_threadsafe(over.set)
     thread.join()
     return {"samples_per_s": 0.0, "cpu_s": used, "steps_in": rules.totals.steps}
 

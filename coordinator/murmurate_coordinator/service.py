@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 LIMITS = Limits(keepalive_s=5.0, keepalive_timeout_s=5.0)
 """A member that died without a word is noticed after ten seconds."""
-TICK_S = 0.25
+TICK_S = 0.5
 WARN_S = 1.0
 REASONS: tuple[tuple[type[MurmurateError], str], ...] = (
     (ChecksumMismatch, "checksum"),

@@ -30,9 +30,10 @@ from murmurate.tally import Tally
 
 log = logging.getLogger("murmurate")
 
-SHARE = 0.005
+SHARE = 0.001
 """Of the time goes into a push nobody asked for (a rule without a number of steps), as far as this
-program sees it: gRPC's threads and the coordinator take several times as much (measured)."""
+program sees it: gRPC's threads, the coordinator, and training that finds its caches cold take some
+five times as much (measured)."""
 PACE_MAX_S = 5.0
 """… but so often they come: who is silent for longer is taken to be gone."""
 BAD_PUSHES_MAX = 10
@@ -119,7 +120,7 @@ class Leasing:
             memory_bytes=memory_bytes,
         )
         self._structure = structure
-        self._queued: tuple[wire.Return, Outgoing] | None = None
+        self._queued: tuple[wire.Return, Values] | None = None
         self._on_its_way: wire.Return | None = None
         """The push that has no answer yet."""
         self._copied_s = self._began_s = 0.0
@@ -143,12 +144,23 @@ class Leasing:
         if self.error is not None:
             raise self.error
 
-    def stepped(self, samples: int, seconds: float) -> None:
+    def stepped(self, samples: int, seconds: float, now: float) -> bool:
+        """Count a step. Whether there may be something to do after it: most steps of a rule
+        without a number of steps end here."""
         with self.news:
-            if self.lease is not None:
-                self.lease.steps += 1
-                self.lease.samples += samples
-                self.lease.seconds += seconds
+            lease = self.lease
+            if lease is None:
+                return True
+            lease.steps += 1
+            lease.samples += samples
+            lease.seconds += seconds
+            return not (
+                self.gift is None
+                and not self.steps
+                and lease.valid
+                and not self.stopped
+                and (now < self._next_at or not self.connected)
+            )
 
     def wants_push(self, *, all_of_it: bool = False) -> bool:
         """Whether a push is due; `all_of_it`: there will be no later one."""
@@ -164,8 +176,9 @@ class Leasing:
                 return lease.steps >= self.steps
             return time.monotonic() >= self._next_at
 
-    def put(self, values: Outgoing, copied_s: float) -> None:
-        """A push of the lease as it is now. `copied_s`: what taking the values cost."""
+    def put(self, values: Values, copied_s: float) -> None:
+        """A push of the lease as it is now: these values, which nobody changes any more.
+        `copied_s`: what taking them cost."""
         with self.news:
             lease = self.lease
             if lease is None or not lease.valid:
@@ -178,8 +191,8 @@ class Leasing:
                 samples=lease.samples,
                 loss=self.tally.loss,
                 seconds=lease.seconds,
-                value_bytes=values.value_bytes,
-                checksum=values.checksum,
+                value_bytes=0,  # as is the checksum: counted where it is sent
+                checksum=0,
             )
             self._queued = push, values
             self._copied_s, self._put_at = copied_s, time.monotonic()
@@ -264,11 +277,15 @@ class Leasing:
     def push(self) -> tuple[wire.Return, Outgoing] | None:
         with self.news:
             queued, self._queued = self._queued, None
-            if queued is not None:
-                self._on_its_way = queued[0]
-                self._began_s = time.thread_time()
-                self.sent_bytes += queued[0].value_bytes
-            return queued
+            if queued is None:
+                return None
+            push, values = queued
+            self._on_its_way = push
+            self._began_s = time.thread_time()
+        outgoing = Outgoing(self._structure, values)  # not in the training thread: a checksum
+        size = outgoing.value_bytes
+        self.sent_bytes += size
+        return replace(push, value_bytes=size, checksum=outgoing.checksum), outgoing
 
     def sent(self) -> None:
         """Nothing to do: what counts is the answer."""

@@ -36,7 +36,7 @@ from murmurate.errors import (
 )
 from murmurate.interrupts import Interrupts
 from murmurate.io.coordinator_link import CoordinatorLink
-from murmurate.io.coordinator_values import Outgoing, structure_digest
+from murmurate.io.coordinator_values import structure_digest
 from murmurate.io.http import Pages
 from murmurate.io.malloc import keep_memory
 from murmurate.io.progress import Progress
@@ -66,12 +66,14 @@ class Current(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         member: Member = self._member
-        if self.subnet is None:
+        subnet = self._modules.get("subnet")  # not by attribute: that takes several times as long
+        if subnet is None:
             member._begin(args)
-        assert self.subnet is not None
+            subnet = self._modules["subnet"]
+        assert subnet is not None
         if self.training and torch.is_grad_enabled():
             member._seen(args)
-        return self.subnet(*args, **kwargs)
+        return subnet(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -261,11 +263,15 @@ class Member:
         tally = self.tally
         if tally.began is None:
             tally.began = self._resumed
-        self._check_called()
+        if self._fresh:
+            self._check_called()
         tally.step(now - self._resumed)
         tally.samples += self._batch
-        leasing.stepped(self._batch, now - self._resumed)
+        eventful = leasing.stepped(self._batch, now - self._resumed, now)
         self._batch = 0
+        if not eventful:
+            self._resumed = now
+            return
         with self._interrupts.held_back():
             if leasing.stopped:
                 self._wind_up(CLOSE_S)
@@ -302,12 +308,11 @@ class Member:
 
     def _check_called(self) -> None:
         """Once for each subnet: a loop that calls the model it has joined with trains nothing."""
-        if self._fresh:
-            self._fresh = False
-            if all(p.grad is None for p in self.model.parameters()):
-                raise LocalProtocolError(
-                    "the step changed nothing: call swarm.model, not the model given to join()"
-                )
+        self._fresh = False
+        if all(p.grad is None for p in self.model.parameters()):
+            raise LocalProtocolError(
+                "the step changed nothing: call swarm.model, not the model given to join()"
+            )
 
     # -- subnets come and go -----------------------------------------------------------------------
 
@@ -351,12 +356,11 @@ class Member:
         leasing = self._leasing
         assert leasing is not None
         assert self.model.subnet is not None
-        began = time.monotonic()
+        began = time.thread_time()
         values = {
             name: value.detach().clone() for name, value in weights_of(self.model.subnet).items()
         }
-        outgoing = Outgoing(self._structure, values)
-        leasing.put(outgoing, time.monotonic() - began)
+        leasing.put(values, time.thread_time() - began)
 
     # -- coming and going ------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -48,12 +50,12 @@ def leasing(welcome: wire.WorkWelcome | None = WELCOME, lease: int = 5) -> Leasi
     return it
 
 
-def values() -> Outgoing:
-    return Outgoing(STRUCTURE, part_of(weights_of(MODEL), STRUCTURE, HELD))
+def values() -> dict[str, torch.Tensor]:
+    return part_of(weights_of(MODEL), STRUCTURE, HELD)
 
 
 def give(it: Leasing, lease: int, version: int = 0) -> None:
-    out = values()
+    out = Outgoing(STRUCTURE, values())
     said = wire.Give(
         plan=2,
         lease=lease,
@@ -70,7 +72,7 @@ def give(it: Leasing, lease: int, version: int = 0) -> None:
 
 def steps(it: Leasing, count: int) -> None:
     for _ in range(count):
-        it.stepped(8, 0.5)
+        it.stepped(8, 0.5, time.monotonic())
 
 
 def pushed(it: Leasing) -> wire.Return:
@@ -121,9 +123,11 @@ def test_without_a_number_of_steps_it_pushes_when_the_last_push_is_done() -> Non
     assert not it.nothing_to_train()
     assert not it.wants_push()
     it.taken(wire.Taken(lease=5, version=1))
-    it._next_at = 0.0  # the pace
+    it._next_at = 100.0  # the pace
+    assert not it.stepped(8, 0.5, 99.0)  # nothing to do after it
+    assert it.stepped(8, 0.5, 100.0)
     push = pushed(it)
-    assert (push.version, push.steps) == (2, 2)  # all of the lease
+    assert (push.version, push.steps) == (2, 4)  # all of the lease
     it.taken(wire.Taken(lease=5, version=2))
     it._next_at = 0.0
     assert not it.wants_push()  # nothing new
