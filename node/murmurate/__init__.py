@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from murmurate.core.timing import Timing
+    from murmurate.joining import join
     from murmurate.member import Member
-    from murmurate.session import Swarm, join
+    from murmurate.session import Swarm
 
 __version__ = "0.1.0"
 __all__ = ["Member", "Swarm", "Timing", "__version__", "join"]
 
 _HOMES = {
-    "join": "murmurate.session",
+    "join": "murmurate.joining",
     "Swarm": "murmurate.session",
     "Member": "murmurate.member",
     "Timing": "murmurate.core.timing",

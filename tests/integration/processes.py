@@ -37,7 +37,7 @@ if _ROOT not in sys.path:
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
-        "murmurate.session",
+        "murmurate.joining",
         "murmurate.io.grpc_transport",
         "torch._dynamo",  # any optimizer's first step loads it
     ]

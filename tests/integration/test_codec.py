@@ -13,7 +13,7 @@ from torch import nn
 
 from murmurate.core.peer import Peer
 from murmurate.errors import ConfigError
-from murmurate.session import join
+from murmurate.joining import join
 
 
 def wide() -> nn.Sequential:
