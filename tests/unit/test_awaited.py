@@ -111,3 +111,43 @@ def test_two_that_come_back_alone_and_meet_lose_nothing_a_disk_has(kept: int, ea
     assert not any(effect.given_up or effect.retired for effect in nodes.effects(Adopted))
     assert nodes["a"].baseline.roster == ("a", "b")
     assert set(nodes["a"].clock.keys()) == {("a", 2), ("b", 2)}, "the rest is folded"
+
+
+def test_who_left_is_folded_though_another_is_waited_for() -> None:
+    """By its own word it made no more than all have."""
+    nodes = Nodes()
+    nodes.start("b", seeds="a")
+    nodes.run(5.0)
+    assert "b" in nodes["a"].baseline.roster
+    nodes.publish("b")
+    nodes.start("c", seeds="a")
+    nodes.run(0.2)
+    assert nodes.disks["a"].met == ("c",)
+    nodes.publish("c")
+    nodes.run(0.1)
+    nodes.crash("c")
+    nodes.run(6.0)  # until it is dead
+    nodes.carry_out("b", nodes["b"].leave(nodes.now))
+    nodes.run(10.0)
+    assert nodes["a"].standing.awaited(nodes.now) == ["c"]
+    assert "b" not in nodes["a"].baseline.roster
+    assert nodes["a"].clock.keys() == [("c", 1)]
+
+
+def test_who_was_voted_out_while_i_was_away_is_not_waited_for() -> None:
+    """My old roster has it, and nobody is left who would speak of it."""
+    s = Swarm("abcd")
+    for name in "ad":
+        s.run(3.0)
+        s.carry_out(name, s[name].leave(s.now))
+        s.run(6.0)
+        assert s[name].settled()
+        s.crash(name)
+    s.start("a")
+    s.publish("c")
+    s.run(6.0)
+    s.crash("c")
+    s.start("c")
+    s.run(15.0)
+    assert s["b"].baseline.roster == ("a", "b", "c")
+    assert s["b"].clock.keys() == [], "the first life of c is folded"

@@ -44,7 +44,6 @@ from murmurate.core.gate import Gate, payload_problem
 from murmurate.core.knowledge import Knowledge
 from murmurate.core.membership import Membership
 from murmurate.core.message import (
-    LEFT,
     RANGES_MAX,
     SUSPECT,
     Accept,
@@ -189,9 +188,8 @@ class Peer:
             self.baseline,
             self.knowledge,
             forget_after_s=config.forget_after_s,
+            met=past.met,
         )
-        self._met = dict.fromkeys(past.met)
-        """Members that are not on the roster, as the disk has them."""
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
         self._taken_at: dict[str, float] = {}
@@ -472,7 +470,7 @@ class Peer:
     def join(self, names: Iterable[str], now: float) -> list[Effect]:
         """Get to know the seed peers, and whoever was there in my last life."""
         self._digest_due = now
-        seed_peers = dict.fromkeys((*names, *self.baseline.roster, *self._met))
+        seed_peers = dict.fromkeys((*names, *self.baseline.roster, *self.standing.met()))
         seed_peers.pop(self.name, None)
         effects = self._verdicts(self.membership.join(seed_peers, now))
         return [Prune(self.void_log), *effects] if self.void_log else effects
@@ -575,7 +573,8 @@ class Peer:
         self.agreement.advance(new[-1], now)
         self._forget_departed(now)
         effects: list[Effect] = [Save("history", self.baseline.history)]
-        effects += self._remember(now)
+        if self.standing.remember(new, now):
+            effects.append(Save("met", self.standing.met()))
         effects += [Moved(generation) for generation in new]
         if gone:
             effects.append(Prune(tuple(gone)))
@@ -850,30 +849,11 @@ class Peer:
         for effect in effects:
             if isinstance(effect, Verdict):
                 self.knowledge.forget(effect.name)
-                self.standing.note(effect)
+                changed |= self.standing.note(effect)
                 if effect.state != SUSPECT:
                     self.transit.forget(effect.name)
-                changed |= self._note_met(effect)
         # First: nothing is sent to it that a crash could take from me while I forget that it is.
-        return [Save("met", tuple(self._met)), *effects] if changed else effects
-
-    def _note_met(self, verdict: Verdict) -> bool:
-        """Whether the members that are not on the roster are others now."""
-        name = verdict.name
-        if verdict.state == LEFT:
-            return name in self._met and self._met.pop(name) is None
-        if name in self._met or name in self.baseline.roster or name == self.name:
-            return False
-        self._met[name] = None
-        return True
-
-    def _remember(self, now: float) -> list[Effect]:
-        """Only those of whom the roster does not tell, and nobody who is gone for good."""
-        told = {*self.baseline.roster, *(n for n in self._met if self.standing.evictable(n, now))}
-        if not told & self._met.keys():
-            return []
-        self._met = {name: None for name in self._met if name not in told}
-        return [Save("met", tuple(self._met))]
+        return [Save("met", self.standing.met()), *effects] if changed else effects
 
     def _neighbour_names(self) -> tuple[str, ...]:
         if self._neighbours_version != self.membership.version:

@@ -6,6 +6,8 @@ own monotonic clock; the vote is what makes it common.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from murmurate.core.baseline import Baseline
 from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.effect import Verdict
@@ -28,6 +30,7 @@ class Standing:
         knowledge: Knowledge,
         *,
         forget_after_s: float,
+        met: Iterable[str] = (),
     ) -> None:
         self.name = membership.name
         self.epoch = epoch
@@ -42,6 +45,7 @@ class Standing:
         self._forget_after_s = forget_after_s
         self._strangers: dict[str, float] = {}
         self._last_words: dict[Key, int] = {}
+        self._met = dict.fromkeys(met)
 
     # -- members ---------------------------------------------------------------------------------
 
@@ -81,20 +85,45 @@ class Standing:
         """
         live = self.live()
         away = [name for name in self._baseline.roster if name not in live and name != self.name]
-        dead = self._membership.dead()
+        dead = [name for name in self._membership.dead() if self._counts(name)]
         return away + [n for n in dead if n not in away and not self.evictable(n, now)]
+
+    def _counts(self, name: str) -> bool:
+        """Not one of whom I know from an old roster only: the vote has let it go."""
+        known = self._membership.epoch(name) or name in self._met
+        return bool(known) or name in self._baseline.roster
 
     def _all_can_say(self, now: float) -> bool:
         """Whether nobody is away, or not met yet in this life, who may have more of an epoch."""
-        return all(self._membership.epoch(name) for name in self.live()) and not any(
+        met = (self._membership.epoch(name) or not self._counts(name) for name in self.live())
+        return all(met) and not any(
             not self.leaving(name) and not self.evictable(name, now) for name in self.awaited(now)
         )
 
-    def note(self, verdict: Verdict) -> None:
-        """Remember how many updates one who leaves says it has made."""
+    def note(self, verdict: Verdict) -> bool:
+        """Remember how many updates one who leaves says it has made, and who is here that is not
+        on the roster; whether that are others now."""
+        name = verdict.name
         if verdict.state == LEFT:
-            key = (verdict.name, verdict.epoch)
-            self._last_words[key] = self._membership.last(verdict.name)
+            self._last_words[name, verdict.epoch] = self._membership.last(name)
+            return name in self._met and self._met.pop(name) is None
+        known = name in self._met or name in self._baseline.roster or name == self.name
+        if known or not verdict.epoch:  # a seed peer that was not met yet
+            return False
+        self._met[name] = None
+        return True
+
+    def met(self) -> tuple[str, ...]:
+        """Who was here and is not on the roster: a crash must not make me forget that it was."""
+        return tuple(self._met)
+
+    def remember(self, voted: Iterable[Generation], now: float) -> bool:
+        """Only those of whom no roster tells, and nobody who is gone for good; as `note`."""
+        told = {name for generation in voted for name in generation.roster}
+        told |= {name for name in self._met if self.evictable(name, now)}
+        before = len(self._met)
+        self._met = {name: None for name in self._met if name not in told}
+        return len(self._met) != before
 
     def forget_departed(self, now: float) -> list[str]:
         """Members that are gone and will have nothing in my clock: they need no record any more."""
@@ -122,9 +151,12 @@ class Standing:
 
     def finished(self, now: float) -> tuple[Key, ...]:
         """Epochs to which nobody will add: their origin left, restarted, or is dead for long."""
-        if not self._all_can_say(now):
-            return ()
-        return tuple(key for key in self._replica.clock.keys() if self._is_over(key, now))
+        clock = self._replica.clock
+        over = tuple(key for key in clock.keys() if self._is_over(key, now))
+        if self._all_can_say(now):
+            return over
+        # Of what its origin counted when it left, and I have, nobody can have more.
+        return tuple(key for key in over if self.complete(key, clock.runs(key)))
 
     def _is_over(self, key: Key, now: float) -> bool:
         origin, epoch = key
