@@ -118,6 +118,7 @@ class _Subnets:
                 self._say(f"{member.name} trains {member.share:.1%} of the model{more}")
             gc.collect()
             gc.freeze()
+            gc.enable()
             self.began = time.monotonic()
             self._train(member, workload, optimizer, batches)
             self._end(member)
