@@ -51,7 +51,7 @@ GOALS = {
 CODECS = ("fp32", "bf16", "int8", "topk")
 BUDGETS = {"digits": 320_000, "fashion-mnist": 300_000}
 SEEDS = {"digits": (0, 1, 2, 3, 4), "fashion-mnist": (0, 1, 2)}
-DELAY_S = 3.0
+DELAY_S = 1.0
 """In virtual time: steps of a node that an update is on its way."""
 RUN_S = {False: 170, True: 7200}
 """Of real processes; in virtual time, which may be frozen for long."""

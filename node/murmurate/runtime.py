@@ -277,6 +277,7 @@ class Runtime:
             except BaseException:
                 self.torn = True
                 raise
+            self.weights = peer.replica.weights  # rule average: not always the same buffer
             self.tally.publish(compute_s)
             self.outlook.make(time.time())
             self.pace.made(compute_s)
@@ -300,6 +301,7 @@ class Runtime:
                 except BaseException:
                     self.torn = True
                     raise
+                self.weights = self.peer.replica.weights
                 changed = changed or any(isinstance(e, Applied | Adopted) for e in effects)
                 self._carry_out(effects)
                 self._consumed.append(item.done)
@@ -517,6 +519,8 @@ class Runtime:
         more = self._from_disk(again=again)
         back = more.pop("clock", None)
         model_bytes = self.layout.nbytes
+        if again and self.settings.rule == "average":
+            self.weights = buffers.clone(self.weights)  # these may be in a share under way
         self._peer = self._kind()(
             self.name,
             epoch,
@@ -866,7 +870,10 @@ class Runtime:
                     with self.lock:  # a sum of too many for one header: a snapshot will do
                         self._peer.landed(to, push)
                         self.tally.dropped["header"] += 1
-            if paced and (ready or self._has_waiting()):
+            if paced and not ready:
+                with self.lock:
+                    paced = self._has_waiting()
+            if paced:
                 assert self._loop is not None
                 self._next_pump = self._loop.call_later(self.pace.message_s, self._pump)
         except BaseException as error:
@@ -1002,8 +1009,13 @@ class Runtime:
 
     def heard(self, sender: str, head: BulkHead | None = None) -> None:
         snapshot = isinstance(head, SnapshotHead)
-        with self.lock:
+        # A piece of many is not worth waiting for a fold: nothing is sent or read meanwhile.
+        if not self.lock.acquire(blocking=head is None or snapshot):
+            return
+        try:
             self._carry_out(self.peer.heard(sender, time.monotonic(), snapshot=snapshot))
+        finally:
+            self.lock.release()
 
     def broke(self, sender: str, head: BulkHead, again: bool) -> None:
         if isinstance(head, SnapshotHead):
@@ -1031,6 +1043,8 @@ class Runtime:
                     for origin, epoch, seq in message.dots:
                         self.outlook.arrive(origin, epoch, seq, wall)
                 undelivered, self._done = self._done, None
+                # Asked here: the training thread has the lock next, for as long as a fold takes.
+                waiting = bool(self._outgoing) or self._has_waiting()
         except RemoteProtocolError:
             raise
         except BaseException as error:
@@ -1038,12 +1052,14 @@ class Runtime:
             raise
         if undelivered is not None:
             undelivered()
-        if self._next_pump is None and (self._outgoing or self._has_waiting()):
+        if waiting and self._next_pump is None:
             self._kick()
 
     def _has_waiting(self) -> bool:
-        with self.lock:
-            return bool(self.peer.outbox.waiting()) if isinstance(self.peer, Peer) else True
+        """Lock held."""
+        if isinstance(self.peer, Peer):
+            return bool(self.peer.outbox.waiting())
+        return bool(self.peer.ready(time.monotonic()))
 
     def landed(self, to: str, message: Any) -> None:
         if isinstance(message, Snapshot):

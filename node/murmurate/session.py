@@ -341,7 +341,7 @@ class Swarm:
                         self._source.dropped()
         finally:
             if ahead is not None:
-                ahead.put_back()
+                ahead.put_back(runtime.weights)
             elif changed:
                 self._scatter()
         if not self._unpublished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -179,13 +180,39 @@ def test_what_does_not_follow_is_not_put_in() -> None:
     assert other.mass.tolist() == [0.0, 1.0]
 
 
+def test_what_is_given_never_changes() -> None:
+    """It is the giver's own memory: whatever becomes of the model is written elsewhere."""
+    a, b = node("a", 4.0), node("b", 8.0)
+    mine, theirs = a.share({"b": 1})["b"], b.share({"a": 1})["a"]
+    lent = a.lend()
+    a.receive("b", theirs)
+    assert (a.model.tolist(), mine.model.tolist()) == ([6.0], [4.0])
+    a.local(vector(1.0), a.clock.copy())
+    a.reclaim("b")
+    assert a.give_again("b")
+    b.receive("a", mine)
+    b.local(vector(1.0), b.clock.copy())
+    assert [t.tolist() for t in (mine.model, lent, theirs.model)] == [[4.0], [4.0], [8.0]]
+
+
+def test_the_memory_of_what_came_over_a_wire_is_used() -> None:
+    a, b = node("a", 4.0), node("b", 8.0)
+    theirs = replace(b.share({"a": 1})["a"], model=vector(8.0), unshared=True)
+    mine = a.share({"b": 1})["b"]
+    a.receive("b", theirs)
+    assert a.model is theirs.model
+    assert (a.model.tolist(), mine.model.tolist()) == ([6.0], [4.0])
+    again = replace(theirs, seq=2, model=vector(0.0))
+    a.receive("b", again)
+    assert (a.model is theirs.model, again.model.tolist()) == (True, [0.0])  # it was not given
+
+
 def test_a_step_moves_the_own_model_by_just_that() -> None:
     a, b = node("a", 4.0), node("b", 0.0)
     share = a.share({"b": 1})["b"]
     assert a.local(vector(1.0), a.clock.copy()) == (Dot("a", 1, 1), 0)
     assert (a.model.tolist(), a.mass.tolist()) == ([5.0], [2.5, 0.5])
-    a.model += 2.0
-    assert a.local(vector(2.0), a.clock.copy(), in_model=True) == (Dot("a", 1, 2), 0)
+    assert a.local(vector(2.0), a.clock.copy()) == (Dot("a", 1, 2), 0)
     assert a.mass.tolist() == [3.5, 0.5]
     b.receive("a", share)
     assert not b.clock  # the share was of before the step
@@ -194,17 +221,19 @@ def test_a_step_moves_the_own_model_by_just_that() -> None:
     assert list(b.clock) == [Dot("a", 1, 1), Dot("a", 1, 2)]
 
 
-def test_the_model_is_the_buffer_and_keeps_its_dtype() -> None:
+def test_the_model_is_the_buffer_until_it_is_given_and_keeps_its_dtype() -> None:
     weights = torch.tensor([1.0, 2.0], dtype=torch.float32)
     a, b = Averager(weights, "a", 1), Averager(torch.ones(2), "b", 1)
     a.local(torch.tensor([1.0, 1.0]), Clock())
+    assert a.model.data_ptr() == weights.data_ptr()
     share = a.share({"b": 1})["b"]
     assert share.model.dtype == torch.float32
     b.receive("a", share)
     b.share({"a": 1})
     a.receive("b", b.share({"a": 1})["a"])
-    assert a.model.data_ptr() == weights.data_ptr()
-    assert weights.tolist() == pytest.approx([1.6, 2.2])
+    assert a.model.dtype == torch.float32
+    assert a.model.tolist() == pytest.approx([1.6, 2.2])
+    assert weights.tolist() == [2.0, 3.0]
 
 
 def test_it_goes_on_from_a_given_clock_without_changing_it() -> None:
@@ -515,7 +544,7 @@ def test_what_was_taken_back_and_is_there_after_all_by_hand() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
     first = a.share({"b": 1})["b"]
     b.receive("a", first)
-    a.model.fill_(6.0)
+    a.local(vector(-2.0), a.clock.copy())
     assert a.reclaim("b") == 0.5
     assert (a.model.tolist(), a.weight, a.reclaimed()) == ([7.0], 1.0, {"b": 1})
     assert a.share({"b": 1}) == {}  # it may have that one already

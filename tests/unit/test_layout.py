@@ -149,9 +149,9 @@ def test_local_steps_stay_on_top_of_weights_that_change(dtype: torch.dtype) -> N
     with torch.no_grad():
         model.weight += 0.5
     ahead = layout.ahead(parameters, weights)
-    weights += 2.0
+    weights = weights + 2.0  # in another buffer
     before = weights.clone()
-    ahead.put_back()
+    ahead.put_back(weights)
     assert torch.equal(weights, before)
     torch.testing.assert_close(
         layout.gained(parameters, weights)[:6],
@@ -184,8 +184,8 @@ def test_in_line_or_not_the_same_comes_out() -> None:
     assert torch.equal(layout.gained(parameters, weights), gained)
     ahead, ahead_too = layout.ahead(parameters, weights), other.ahead(others, weights)
     weights *= 3.0
-    ahead.put_back()
-    ahead_too.put_back()
+    ahead.put_back(weights)
+    ahead_too.put_back(weights)
     assert torch.equal(layout.gather(parameters), other.gather(others))
     layout.scatter(weights, parameters)
     assert torch.equal(model[1].bias, weights[-2:])

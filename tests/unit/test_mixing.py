@@ -114,12 +114,7 @@ class Net:
         peer = self.peers[name]
         delta = self.vector()
         self.put_in[:-1] += delta.double() * peer.averager.weight
-        if self.rng.random() < 0.5:
-            self.act(name, peer.commit(peer.prepare(delta, peer.context())))
-        else:
-            push = peer.prepare(delta, peer.context())
-            peer.replica.weights.add_(delta)
-            self.act(name, peer.commit(push, in_weights=True))
+        self.act(name, peer.commit(peer.prepare(delta, peer.context())))
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -666,7 +661,12 @@ def test_memory_of_a_link() -> None:
         for one, other in ((a, b), (b, a)):
             step(one)
             given = share(one, other.name)
-            assert vectors(one) == 2  # the model, and what is on its way
+            assert vectors(one) == 1  # what is on its way is the model as it is
+            was = given.model.clone()
+            step(one)
+            assert vectors(one) == 2
+            assert torch.equal(given.model, was)
+            assert one.replica.weights is one.averager.model
             give(other, one.name, given)
             one.receive(other.name, other.averager.receipt(one.name, 1), NOW)
             one.landed(other.name, given)

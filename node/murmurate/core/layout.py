@@ -200,13 +200,13 @@ class Layout:
         return Ahead(self, parameters, weights)
 
     def _views(self, weights: torch.Tensor) -> list[torch.Tensor]:
-        """The flat weights in the shapes of the parameters; those of the first buffer are kept."""
-        if self._viewed is weights:
-            return self._shaped
-        views = [weights[self.span(i)].view(t.shape) for i, t in enumerate(self.tensors)]
-        if self._viewed is None:
-            self._viewed, self._shaped = weights, views
-        return views
+        """The flat weights in the shapes of the parameters; those of the last buffer are kept."""
+        if self._viewed is not weights:
+            self._viewed, self._shaped = weights, self._shapes(weights)
+        return self._shaped
+
+    def _shapes(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        return [flat[self.span(i)].view(t.shape) for i, t in enumerate(self.tensors)]
 
     def difference(self, theirs: Sequence[TensorSpec]) -> str:
         """What another model has, lacks or has in another shape; empty: nothing."""
@@ -231,14 +231,13 @@ class Ahead:
     In the memory of the parameters themselves where that can be done; models may be large.
     """
 
-    __slots__ = ("_flat", "_layout", "_parameters", "_row", "_weights")
+    __slots__ = ("_flat", "_layout", "_parameters", "_row")
 
     def __init__(
         self, layout: Layout, parameters: Sequence[torch.Tensor], weights: torch.Tensor
     ) -> None:
         self._layout = layout
         self._parameters = parameters
-        self._weights = weights
         self._flat: torch.Tensor | None = None
         self._row = layout._in_line(parameters)
         if self._row is not None:
@@ -249,12 +248,14 @@ class Ahead:
         else:
             self._flat = layout.gained(parameters, weights)
 
-    def put_back(self) -> None:
-        """Onto the weights as they are now."""
+    def put_back(self, weights: torch.Tensor) -> None:
+        """Onto the weights as they are now, in whichever buffer that is."""
         if self._row is not None:
-            self._row.add_(self._weights)
+            self._row.add_(weights)
         elif self._flat is not None:
-            self._layout.scatter(self._flat.add_(self._weights), self._parameters)
+            values = self._layout._shapes(self._flat.add_(weights))
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._parameters), values)
         else:
             with torch.no_grad():
-                torch._foreach_add_(list(self._parameters), self._layout._views(self._weights))
+                torch._foreach_add_(list(self._parameters), self._layout._views(weights))

@@ -193,16 +193,16 @@ class MixingPeer:
             raise LocalProtocolError(f"delta: {problem}")
         return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), context),), delta)
 
-    def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
+    def commit(self, push: Push) -> list[Effect]:
         """Put an update of mine in; a turn is due.
 
-        The own model makes just this step (`Averager.local`). `in_weights`: the optimizer has
-        changed the weights already.
+        The own model makes just this step (`Averager.local`).
         """
         (stamp,) = push.stamps
         if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
             raise LocalProtocolError(f"{stamp.dot} is not my next update")
-        dot, staleness = self.averager.local(push.payload, stamp.context, in_model=in_weights)
+        dot, staleness = self.averager.local(push.payload, stamp.context)
+        self.replica.weights = self.averager.model
         self.seq += 1
         self._distance.clear()
         self._resting, self._fresh = False, True
@@ -322,6 +322,12 @@ class MixingPeer:
         is in there as a part only, and no single update is applied.
         """
         self._unfolded -= 1
+        try:
+            return self._fold(sender, message)
+        finally:
+            self.replica.weights = self.averager.model
+
+    def _fold(self, sender: str, message: Share | Snapshot | Gone | Back) -> list[Effect]:
         if isinstance(message, Snapshot):
             return self._adopt(sender, message)
         if isinstance(message, Gone | Back):
@@ -397,8 +403,7 @@ class MixingPeer:
 
     def snapshot(self) -> Snapshot:
         """Weights and clock of one instant, and who is there."""
-        weights, clock = self.replica.snapshot()
-        return Snapshot(weights, clock, (), self.membership.rumours())
+        return Snapshot(self.averager.lend(), self.clock.copy(), (), self.membership.rumours())
 
     # -- inside: shares --------------------------------------------------------------------------
 

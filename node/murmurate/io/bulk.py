@@ -142,7 +142,8 @@ def put_together(head: BulkHead, payload: torch.Tensor) -> Bulk:
             )
         case ShareHead():
             life = (head.epoch, head.to_epoch)
-            return Share(head.seq, *life, head.weight, payload, head.clock, head.seen)
+            clock, seen = head.clock, head.seen
+            return Share(head.seq, *life, head.weight, payload, clock, seen, unshared=True)
 
 
 def checksum(flat: torch.Tensor) -> int:

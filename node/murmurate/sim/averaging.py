@@ -52,9 +52,9 @@ class _Lossy(Averager):
 
 
 class _NoWeights(Averager):
-    def put_in(self, model: torch.Tensor, weight: float) -> None:
+    def put_in(self, model: torch.Tensor, weight: float, *, unshared: bool = False) -> None:
         self.weight += weight
-        self.model.lerp_(model, 0.5)
+        self.model = torch.lerp(self.model, model, 0.5)
 
 
 MUTANTS: dict[str, type[Averager]] = {"lossy": _Lossy, "no-weights": _NoWeights}
