@@ -90,6 +90,7 @@ def murmurate(shared: Shared, rank: int, *, step: bool = False) -> dict[str, Any
         delta = values.sub_(runtime.weights)
         with runtime.lock:  # the update of a step, but its turn comes in `exchange`
             peer.commit(peer.prepare(delta, peer.context()))
+            runtime.weights = peer.replica.weights
             peer._due.clear()
         swarm._scatter()
 

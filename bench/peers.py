@@ -96,11 +96,14 @@ def hivemind_turn(nbytes: int, times: int, part_bytes: int) -> dict[str, Any]:
     share = foreign(busy_s() - busy, used_s, time.monotonic() - start)
     for actor in pair:
         actor.end()
-    assert max(off) <= exchange.OFF_MAX, f"hivemind: {off} from the mean"
+    # Now and then one of its all-reduces fails («received 0.0% results»): it is not timed.
+    good = [n for n in range(WARM_UP, WARM_UP + times) if off[n] <= exchange.OFF_MAX]
+    assert 2 * len(good) > times, f"hivemind: {off} from the mean"
     return {
-        "seconds": statistics.median(took[WARM_UP:]),
-        "cpu_s_per_gb": sum(cpu_s[WARM_UP:]) / (times * nbytes / 1e9),
+        "seconds": statistics.median(took[n] for n in good),
+        "cpu_s_per_gb": sum(cpu_s[n] for n in good) / (len(good) * nbytes / 1e9),
         "foreign": share,
+        "failed": times - len(good),
         "took": took,
     }
 
@@ -125,6 +128,8 @@ def hivemind(report: Report, effort: Effort) -> None:
         exchange.tell(report, size, samples, goals)
         mine = samples.pop("murmurate")
         for name, theirs in samples.items():
+            if failed := sum(sample["failed"] for sample in theirs):
+                report.remark(f"{size}: {failed} all-reduces of {name} failed and were not timed")
             report.add(
                 f"{size}: CPU, murmurate / {name}",
                 ratios([s["cpu_s_per_gb"] for s in mine], [s["cpu_s_per_gb"] for s in theirs]),

@@ -14,6 +14,7 @@ ist ist_memory
            four unequal members of a coordinator, against the same four in silence; a member that
            may not hold the model
 codec      what the codecs cost (bench/codec.py)
+generator  batches from a generator, against data of one's own
 
 Without names: all of them, in about a quarter of an hour. The JSON goes to bench/results unless a
 file is given; how to read it: docs/benchmarks.md.
@@ -28,6 +29,7 @@ from pathlib import Path
 
 import core
 import exchange
+import generator
 import ist
 import report
 import scrape
@@ -40,7 +42,7 @@ RESULTS = Path(__file__).with_name("results")
 
 def scenarios() -> dict[str, report.Scenario]:
     found = {**core.SCENARIOS, **wire.SCENARIOS, **exchange.SCENARIOS, **train.SCENARIOS}
-    return found | {**scrape.SCENARIOS, **ist.SCENARIOS, "codec": codecs}
+    return found | {**scrape.SCENARIOS, **ist.SCENARIOS, **generator.SCENARIOS, "codec": codecs}
 
 
 def codecs(report: Report, effort: Effort) -> None:
