@@ -70,6 +70,8 @@ class Share:
     seen: int = 0
     unshared: bool = field(default=False, compare=False)
     """It came over a wire: its memory is nobody else's, and whoever puts it in may keep that."""
+    norm: float | None = field(default=None, compare=False)
+    """Of the model, where this node has counted it while it came."""
 
     def __post_init__(self) -> None:
         if self.seq < 1 or self.seen < 0:

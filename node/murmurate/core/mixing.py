@@ -408,7 +408,7 @@ class MixingPeer:
     # -- inside: shares --------------------------------------------------------------------------
 
     def _check_share(self, share: Share, now: float) -> None:
-        if problem := payload_problem(share.model, self.replica.weights):
+        if problem := payload_problem(share.model, self.replica.weights, share.norm):
             raise RemoteProtocolError("share.model", problem)
         if share.epoch < 1:
             raise RemoteProtocolError("share.epoch", f"{share.epoch}: lives are numbered from 1")

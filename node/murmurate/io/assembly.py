@@ -7,6 +7,7 @@ links: when it is used up, further offers wait for their turn.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -41,6 +42,8 @@ class _Incoming:
     """None: offered, and waiting for memory."""
     filled: int = 0
     crc: int = 0
+    square: float | None = 0.0
+    """Of a share's norm, as far as it is here; None: it has to be counted at the end."""
     _into: memoryview | None = None
     """The memory of the payload, looked up once."""
 
@@ -58,10 +61,29 @@ class _Incoming:
         if self._into is None:
             assert self.payload is not None
             self._into = as_bytes(self.payload)
-        self._into[self.filled : self.filled + len(raw)] = raw
-        self.filled += len(raw)
+        began, self.filled = self.filled, self.filled + len(raw)
+        self._into[began : self.filled] = raw
         if isinstance(self.head, wire.SnapshotHead):
             self.crc = zlib.crc32(raw, self.crc)  # while it is near: 0.2 ms for a piece
+        elif isinstance(self.head, wire.ShareHead) and self.square is not None:
+            self._count(began)
+
+    def _count(self, began: int) -> None:
+        """The norm of a piece while it is near; at the end it would hold up the fold."""
+        assert self.payload is not None
+        assert self.square is not None
+        first, odd = divmod(began, self.payload.itemsize)
+        last, odd_too = divmod(self.filled, self.payload.itemsize)
+        piece = self.payload[first:last]
+        self.square += float(torch.linalg.vector_norm(piece)) ** 2
+        if odd or odd_too:
+            self.square = None
+
+    @property
+    def norm(self) -> float | None:
+        if self.square is None or not isinstance(self.head, wire.ShareHead):
+            return None
+        return math.sqrt(self.square)
 
     def check(self) -> None:
         if isinstance(self.head, wire.SnapshotHead) and self.crc != self.head.checksum:
@@ -148,6 +170,7 @@ class Depot:
                 del self._partials[name]  # its memory stays in use, by the transfer again
                 incoming.payload = partial.payload
                 incoming.filled, incoming.crc = partial.filled, partial.crc
+                incoming.square = None
                 if partial.payload.dtype != wire.payload_dtype(incoming.head):
                     incoming.filled = incoming.crc = 0
                     incoming.allocate()
@@ -301,7 +324,7 @@ class Assembly:
         payload, incoming.payload, incoming._into = incoming.payload, None, None
         try:
             incoming.check()
-            message = wire.put_together(incoming.head, payload)
+            message = wire.put_together(incoming.head, payload, incoming.norm)
             self._ears.received(self._sender, message, lambda: self._call_soon(free))
         except RemoteProtocolError as error:
             freed = True  # its memory; it has not landed, and the link ends here

@@ -125,8 +125,11 @@ def take_apart(message: Bulk) -> tuple[BulkHead, torch.Tensor]:
     return head, _swapped(tensor.clone()) if _SWAP else tensor
 
 
-def put_together(head: BulkHead, payload: torch.Tensor) -> Bulk:
-    """The message; `payload` holds the bytes as they came, in a tensor of the head's dtype."""
+def put_together(head: BulkHead, payload: torch.Tensor, norm: float | None = None) -> Bulk:
+    """The message; `payload` holds the bytes as they came, in a tensor of the head's dtype.
+
+    `norm`: of that tensor, if it was counted while they came.
+    """
     if payload.dtype != payload_dtype(head) or payload.dim() != 1:
         raise RemoteProtocolError("bulk.dtype", f"{head.dtype}, the tensor is {payload.dtype}")
     if isinstance(head, PushHead) and head.parts:
@@ -142,8 +145,16 @@ def put_together(head: BulkHead, payload: torch.Tensor) -> Bulk:
             )
         case ShareHead():
             life = (head.epoch, head.to_epoch)
-            clock, seen = head.clock, head.seen
-            return Share(head.seq, *life, head.weight, payload, clock, seen, unshared=True)
+            return Share(
+                head.seq,
+                *life,
+                head.weight,
+                payload,
+                head.clock,
+                head.seen,
+                unshared=True,
+                norm=None if _SWAP else norm,
+            )
 
 
 def checksum(flat: torch.Tensor) -> int:
