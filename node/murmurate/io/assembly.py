@@ -74,10 +74,8 @@ class _Incoming:
         assert self.square is not None
         first, odd = divmod(began, self.payload.itemsize)
         last, odd_too = divmod(self.filled, self.payload.itemsize)
-        piece = self.payload[first:last]
-        self.square += float(torch.linalg.vector_norm(piece)) ** 2
-        if odd or odd_too:
-            self.square = None
+        norm = float(torch.linalg.vector_norm(self.payload[first:last]))
+        self.square = None if odd or odd_too else self.square + norm * norm
 
     @property
     def norm(self) -> float | None:
