@@ -115,6 +115,8 @@ DECIDED_MAX = 64
 """Decisions that wait to be folded in."""
 WAITING_MAX = 8
 """Updates that wait for one link by themselves; more are summed: what waits gets old."""
+COMPANY_MAX = 16
+"""Updates that may wait for all links, summed or not: more than do for each other's company."""
 Gossip: TypeAlias = "Peer | MixingPeer"
 
 
@@ -529,6 +531,7 @@ class Runtime:
             config=PeerConfig(
                 topology=self.settings.topology,
                 outbox_bytes_max=min(WAITING_MAX * model_bytes, max(BUFFER_BYTES, 2 * model_bytes)),
+                waiting_max=COMPANY_MAX,
                 log_bytes_max=max(BUFFER_BYTES, model_bytes),
                 store_bytes_max=BUFFER_BYTES // 2,
                 coalesce=True,

@@ -1191,6 +1191,12 @@ def test_steps_are_added_up_while_updates_wait_on_every_path() -> None:
     assert not a.room(16)
     assert a.take("b", NOW) is not None
     assert a.room(16), "one slow path does not hold the others up"
+    patient = peer("a", "abc", config=PeerConfig(waiting_max=9))
+    for _ in range(8):
+        publish(patient)
+    assert patient.room(16)
+    publish(patient)
+    assert not patient.room(16)
 
 
 def test_the_log_sets_the_pace_and_not_the_training() -> None:

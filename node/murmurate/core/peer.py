@@ -78,8 +78,6 @@ GIVE_UP_INTERVALS = 6
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
 would take too much. Then nobody knows what all have, and little is let go of (docs/promises)."""
-WAITING_MAX = 8
-"""Updates that may wait on every path before local steps are added up instead."""
 LAGS_S = 2.0
 LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
@@ -108,6 +106,8 @@ class PeerConfig:
     pace_s: float = 0.0
     """Least time between two pushes on one path; 0: as fast as the link takes them. A driver may
     change `Peer.pace_s` as it goes."""
+    waiting_max: int = 8
+    """Updates that may wait on every path before local steps are added up instead."""
     coalesce: bool = False
     """A path takes all that waits as one sum, as it always does on acyclic topologies."""
     digest_interval_s: float = 0.5
@@ -263,7 +263,9 @@ class Peer:
         """
         if self.config.topology != "one-peer-exponential":  # its paths take turns, and may wait
             near = self._neighbour_names()
-            waiting_max, free_min = (1, (len(near) + 1) // 2) if sparing else (WAITING_MAX, 1)
+            waiting_max, free_min = self.config.waiting_max, 1
+            if sparing:
+                waiting_max, free_min = 1, (len(near) + 1) // 2
             large = 2 * nbytes > self.config.log_bytes_max
             if large:
                 waiting_max = 1
