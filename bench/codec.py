@@ -1,6 +1,6 @@
 """What codecs cost, and what they keep.
 
-    python bench/codec.py [FILE.json]                 speeds, as ratios from one interleaved run
+    python bench/codec.py [speeds [FILE.json]]        as ratios from one interleaved run
     python bench/codec.py accuracy [FILE.json]        accuracy and bytes of whole swarms
     python bench/codec.py virtual [FILE.json]         the same in virtual time: the same schedule
 
