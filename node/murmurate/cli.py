@@ -337,7 +337,7 @@ def _up_virtual(arguments: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from murmurate import launch, up
+    from murmurate import launch, up, workloads
 
     if arguments.virtual:
         return _up_virtual(arguments)
@@ -347,6 +347,7 @@ def _up(arguments: argparse.Namespace) -> int:
     if options.get("train.mode") == "ist":
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
+    workloads.check(config.train.workload, config.train.data)
     return up.run(
         launch.plan(
             arguments.nodes,

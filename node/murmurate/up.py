@@ -154,7 +154,8 @@ class Up:
                 child.code = code
                 if child.state == KILLED:
                     continue
-                if code == 0 and (self.stop_at is not None and child.state != DONE):
+                asked = self.stop_at is not None and child.state != DONE
+                if asked and code in (0, -signal.SIGTERM):  # the latter: while it was loading
                     child.state = STOPPED
                 elif code != 0 or child.state != DONE:
                     child.state = DIED
@@ -369,7 +370,7 @@ def run(plan: Plan) -> int:
             return 130
         if any(child.state == DONE for child in swarm.judges):
             return 0
-        codes = {child.code for child in swarm.children}
+        codes = {child.code for child in swarm.children if child.state != STOPPED}
         return next((code for code in (2, 3) if codes == {code}), 4)
 
 

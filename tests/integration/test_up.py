@@ -159,10 +159,21 @@ def test_ctrl_c_leaves_nobody_behind() -> None:
         assert all(gone(pid) for pid in nodes)
 
 
-def test_when_all_nodes_find_something_wrong() -> None:
-    done = run("up", "--nodes", "2", "--workload", "word2vec")  # which needs a text
+@pytest.mark.parametrize("mode", ["gossip", "ist"])
+def test_missing_data_is_one_line_and_nothing_is_started(mode: str) -> None:
+    done = run("up", "--mode", mode, "--nodes", "2", "--workload", "word2vec")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "murmurate: workload word2vec: data: expected a text file (plain, .gz or .bz2)\n"
+    assert done.stderr == said
+
+
+@pytest.mark.parametrize("mode", ["gossip", "ist"])
+def test_when_all_nodes_find_something_wrong(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Workload:\n    name = 'mine'\n")
+    mine = f"{tmp_path}/mine.py:Workload"
+    done = run("up", "--mode", mode, "--nodes", "2", "--workload", mine)
     assert done.returncode == 2
-    assert "expected a text file" in done.stdout
+    assert "lacks batch_size" in done.stdout
 
 
 def test_status_of_nobody_and_of_something_else() -> None:

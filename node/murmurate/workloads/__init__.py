@@ -23,7 +23,17 @@ from murmurate.workloads.split import Split, parse_split, split
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NAMES", "Evaluation", "Share", "Split", "Workload", "load", "parse_split", "split"]
+__all__ = [
+    "NAMES",
+    "Evaluation",
+    "Share",
+    "Split",
+    "Workload",
+    "check",
+    "load",
+    "parse_split",
+    "split",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,38 @@ _BUILT_IN = {
 NAMES = tuple(_BUILT_IN)
 
 
+def check(spec: str, data: str | None) -> None:
+    """ConfigError if it is known without torch that `load` would fail: an unknown name, files that
+    are not there. For those who start processes that load it."""
+    name, _, _ = spec.partition(":")
+    if name not in _BUILT_IN:
+        if ".py" not in spec:
+            raise _unknown(spec, name)
+        file = spec.rpartition(":")[0]
+        if not Path(file).is_file():
+            raise ConfigError(f"workload {spec}: there is no file {file}")
+        return
+    from murmurate.workloads import data as files
+
+    try:
+        match name:
+            case "fashion-mnist" | "fashion-mnist-mlp":
+                files.FASHION_MNIST.files(data)
+            case "lstm":
+                files.MNIST.files(data)
+            case "word2vec":
+                files.text_file(data)
+    except ConfigError as error:
+        raise ConfigError(f"workload {spec}: {error}") from None
+
+
+def _unknown(spec: str, name: str) -> ConfigError:
+    near = difflib.get_close_matches(name, NAMES, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    known = ", ".join(NAMES).replace("synthetic", "synthetic:PARAMETERS")
+    return ConfigError(f"workload {spec!r}: expected {known} or FILE.py:CLASS{hint}")
+
+
 def load(
     spec: str,
     *,
@@ -117,10 +159,7 @@ def load(
     elif ".py" in spec:
         workload = _make(spec, _from_file(spec), [], data)
     else:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        known = ", ".join(NAMES).replace("synthetic", "synthetic:PARAMETERS")
-        raise ConfigError(f"workload {spec!r}: expected {known} or FILE.py:CLASS{hint}")
+        raise _unknown(spec, name)
     for key, value in (("lr", lr), ("batch_size", batch_size), ("samples", samples)):
         if value is not None:
             setattr(workload, key, value)

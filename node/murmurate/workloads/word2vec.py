@@ -71,8 +71,6 @@ class Word2Vec:
     samples = 640_000  # pairs
 
     def __init__(self, data: str | None = None) -> None:
-        if data is None:
-            raise ConfigError("data: expected a text file (plain, .gz or .bz2)")
         rows = rows_of(read_text(data))
         if len(rows) < WORDS_MIN:
             raise ConfigError(f"{data} has {len(rows)} words, less than {WORDS_MIN}")
