@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from murmurate.core.partition.structure import Held, Indices, Structure
+from murmurate.core.partition.structure import Held, Indices, Structure, Tensor
 
 NOWHERE = -1
 """Of units that are not dealt."""
@@ -114,27 +115,34 @@ def begin_at_zero(
         return
     for name, mask in trained.items():
         tensor = structure.tensors[name]
-        axes = [axis for axis, units in enumerate(tensor.axes) if units is not None]
-        if len(axes) < 2:
-            continue
         kept = tensor.kept(held)
-        homes = []
-        for axis in axes:
-            units, indices = tensor.axes[axis], kept[axis]
-            assert units is not None
-            assert indices is not None
-            shape = [-1 if d == axis else 1 for d in range(len(tensor.shape))]
-            at = np.where(units[indices] < 0, NOWHERE, home[units[indices]])
-            homes.append(at.reshape(shape))
-        apart = np.zeros([1] * len(tensor.shape), dtype=np.bool_)
-        for k, one in enumerate(homes):
-            for other in homes[k + 1 :]:
-                apart = apart | ((one != other) & (one != NOWHERE) & (other != NOWHERE))
-        if apart.any():
-            never = mask
-            for axis in axes:
-                never = never.index_select(axis, torch.from_numpy(kept[axis]))
-            values[name].masked_fill_(torch.from_numpy(apart) & ~never, 0.0)
+        strange = apart(tensor, home, kept)
+        if strange.any():
+            ever = mask
+            for axis, indices in enumerate(kept):
+                if indices is not None:
+                    ever = ever.index_select(axis, torch.from_numpy(indices))
+            values[name].masked_fill_(torch.from_numpy(strange) & ~ever, 0.0)
+
+
+def apart(
+    tensor: Tensor, label: Indices, kept: Sequence[Indices | None] | None = None
+) -> NDArray[np.bool_]:
+    """Where units of different labels meet, to be broadcast; of these indices of each axis. A unit
+    that is NOWHERE meets nobody."""
+    strange = np.zeros([1] * len(tensor.shape), dtype=np.bool_)
+    found: list[Indices] = []
+    for axis, units in enumerate(tensor.axes):
+        if units is None:
+            continue
+        indices = None if kept is None else kept[axis]
+        mine = units if indices is None else units[indices]
+        shape = [-1 if d == axis else 1 for d in range(len(tensor.shape))]
+        one = np.where(mine < 0, NOWHERE, label[mine]).reshape(shape)
+        for other in found:
+            strange = strange | ((one != other) & (one != NOWHERE) & (other != NOWHERE))
+        found.append(one)
+    return strange
 
 
 def _end(structure: Structure, g: int) -> int:

@@ -27,6 +27,7 @@ TRAINED = PREFIX + "trained/"
 HELD = PREFIX + "held"
 PARTS = PREFIX + "parts"
 HOME = PREFIX + "home"
+PUSHED_IN = PREFIX + "pushed_in"
 LAST = PREFIX + "last/"
 LIFE = 10**9
 """Leases of each life of a coordinator begin at another multiple of this: what was given after the
@@ -47,6 +48,7 @@ def save(centre: Partitioner) -> Saved:
     tensors |= {TRAINED + name: mask.clone() for name, mask in centre.trained.items()}
     tensors[HELD] = _bits([lease.held for lease in leases], centre.structure)
     tensors[PARTS] = _bits(centre._parts, centre.structure)
+    tensors[PUSHED_IN] = torch.from_numpy(centre._pushed_in.copy())
     if centre._home is not None:
         tensors[HOME] = torch.from_numpy(centre._home.copy())
     for lease in leases:
@@ -128,6 +130,8 @@ def restore(
     centre._parts = [part.copy() for part in tensors[PARTS].numpy()]
     centre._covers = covers(structure, centre._parts)
     centre._home = tensors[HOME].numpy().copy() if HOME in tensors else None
+    if PUSHED_IN in tensors:  # not in a checkpoint of an older version
+        centre._pushed_in = tensors[PUSHED_IN].numpy().copy()
     centre.check()
     return centre
 

@@ -116,7 +116,7 @@ def test_a_foreign_one_is_refused(tmp_path: Path, changed: dict[str, Any], says:
 def test_nothing_of_the_state_is_forgotten() -> None:
     """Whoever gives the rules another attribute decides here whether a checkpoint must hold it."""
     held = {"weights", "rule", "plan", "totals", "members", "leases", "trained", "_rng", "_next"}
-    held |= {"_waiting", "_changed", "_dealt", "_order", "_parts", "_home"}
+    held |= {"_waiting", "_changed", "_dealt", "_order", "_parts", "_home", "_pushed_in"}
     follows = {"structure", "steps", "_founders", "_coverage", "_covers", "_shared"}
     assert vars(centre()).keys() == held | follows
 

@@ -26,6 +26,7 @@ from murmurate_coordinator.rules import (
     Refused,
     Waits,
 )
+from murmurate_coordinator.saved import restore, save
 
 J = 3
 
@@ -261,6 +262,38 @@ def test_lease_trains_every_block_and_async_does_not() -> None:
         assert (shown == 0).double().mean() == pytest.approx(1 - covered[rule])
     assert covered["async"] < 0.6
     assert covered["lease"] == 1.0
+
+
+@pytest.mark.parametrize("rule", ["async", "once"])
+def test_units_that_were_together_once_count_as_they_are_trained_now(rule: str) -> None:
+    """Weights between two subnets are zeros in evaluation, even if they were trained in a third:
+    both have gone on without them since. Of whoever left last, nothing is zero."""
+    flock = Flock(rule, 2, founders=2)
+    for name in "ab":
+        flock.join(name)
+    for name in "ab":
+        flock.push(flock.train(name))
+    flock.leave("b")
+    for _ in range(3):
+        flock.push(flock.train("a"))
+    assert flock.it.coverage()["3.weight"] == 1.0  # it had everything
+    assert (flock.it.for_evaluation()["3.weight"] != 0).all()
+    flock.join("c")
+    for name in "aacac":
+        if flock.it.lease_of(name) is not None:
+            flock.push(flock.train(name))
+    inside = np.zeros((6, 7), dtype=bool)
+    for name in "ac":
+        lease = flock.it.lease_of(name)
+        assert lease is not None
+        inside |= flock.twin.mask(lease.held)["3.weight"]
+    assert not inside.all()
+    for name in "ca":  # the run ends: nobody is left
+        shown = flock.it.for_evaluation()["3.weight"].numpy()
+        assert ((shown != 0) == inside).all()
+        flock.leave(name)
+    again = restore(save(flock.it), STRUCTURE, np.random.default_rng(0), steps=J, founders=1)
+    assert torch.equal(again.for_evaluation()["3.weight"], torch.from_numpy(shown))
 
 
 def test_nobody_waits_for_a_newcomer_and_shares_follow_speed() -> None:
