@@ -205,6 +205,7 @@ def join(
             found=found,
             careful=careful,
             rule=rule,
+            encoded=encoder is not None,
             topology=topology,
             timing=timing or Timing(),
             join_timeout_s=join_timeout_s,

@@ -16,6 +16,9 @@ COMPANY = 5
 PACE_S_FIRST, PACE_S_MIN = 0.02, 0.008
 PACE_S_MAX, PACE_S_LONGEST = 0.05, 0.25
 """… but where they are made faster than that, as many as come in 50 ms; never longer than 250."""
+PACE_S_ENCODED = 0.012
+"""With a codec what waits is not several updates in one message but several steps in one update,
+which does not get smaller by it: as many as come in 12 ms, or five."""
 SHARE_MAX = 0.25
 """If communication takes more than this though messages wait, updates are made less often …"""
 INTERVAL_S_MAX = 0.01
@@ -32,14 +35,17 @@ class Pace:
         "_look_at",
         "_made",
         "_mine_s",
+        "_short_s",
         "_update_s",
         "communication",
         "interval_s",
         "message_s",
     )
 
-    def __init__(self) -> None:
-        self.message_s = PACE_S_FIRST
+    def __init__(self, *, encoded: bool = False) -> None:
+        self._short_s = PACE_S_ENCODED if encoded else PACE_S_MAX
+        """As long may messages wait for company however fast it comes."""
+        self.message_s = min(PACE_S_FIRST, self._short_s)
         """Least time between two messages with updates on one link."""
         self.interval_s = 0.0
         """Least time between two updates of mine."""
@@ -49,10 +55,11 @@ class Pace:
         self._made = 0
         """Updates since the last look."""
         self._update_s = math.inf
-        """Mean time an update of mine takes."""
+        """Mean time an update of mine takes, were all of them sent."""
 
     def made(self, compute_s: float) -> None:
-        """An update took so long."""
+        """So long took an update, or each of those that were added up in it: how long they wait for
+        company must not depend on how long they waited, or both would grow without end."""
         new = self._update_s == math.inf
         self._update_s = compute_s if new else 0.9 * self._update_s + 0.1 * compute_s
         self._made += 1
@@ -70,12 +77,12 @@ class Pace:
         self.communication = min(1.0, share)
         self._look_at, self._mine_s, self._all_s = now, mine_s, all_s
         if not made:  # training may begin any moment: its first updates must not bury the others
-            self.message_s = PACE_S_FIRST
+            self.message_s = min(PACE_S_FIRST, self._short_s)
             return
         if idle:
             self.message_s = self.interval_s = 0.0
             return
-        longest = min(PACE_S_LONGEST, max(PACE_S_MAX, COMPANY * self._update_s))
+        longest = min(PACE_S_LONGEST, max(self._short_s, COMPANY * self._update_s))
         full = self.message_s >= longest
         if share > SHARE:
             grown = max(self.message_s, PACE_S_MIN) * min(2.5, share / SHARE)

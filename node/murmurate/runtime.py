@@ -130,6 +130,8 @@ class Settings:
     found: bool = True
     careful: bool = False
     rule: str = "sum"
+    encoded: bool = False
+    """Whether updates of mine go through a codec."""
     topology: str = "full"
     timing: Timing = field(default_factory=Timing)
     join_timeout_s: float = 30.0
@@ -175,7 +177,7 @@ class Runtime:
         self.curves = Curves()
         self.born = time.monotonic()
         self.leaving = False
-        self.pace = Pace()
+        self.pace = Pace(encoded=settings.encoded)
         self._demand = Demand()
         self.lock = threading.Lock()
         self.news = threading.Condition(self.lock)
@@ -264,8 +266,11 @@ class Runtime:
         if self._failure is not None:
             raise self._failure
 
-    def commit(self, delta: torch.Tensor | Part, context: Any, compute_s: float) -> None:
-        """Publish an update that is not in the flat weights yet."""
+    def commit(
+        self, delta: torch.Tensor | Part, context: Any, compute_s: float, worth: int = 1
+    ) -> None:
+        """Publish an update that is not in the flat weights yet. `worth`: of so many updates, had
+        there been room for each."""
         with self.lock:
             peer = self.peer
             try:
@@ -282,7 +287,7 @@ class Runtime:
             self.weights = peer.replica.weights  # rule average: not always the same buffer
             self.tally.publish(compute_s)
             self.outlook.make(time.time())
-            self.pace.made(compute_s)
+            self.pace.made(compute_s / worth)
             self._demand.thread = threading.get_native_id()
             self._carry_out(effects)
             self._unsent = True

@@ -288,9 +288,10 @@ class Swarm:
         if self._encoder is not None and not exact:
             update = self._encoder.encode(delta)
             self._coded_bytes = update.nbytes
+        worth = max(1, self._unpublished // self._every)
         self._unpublished = 0
         try:
-            runtime.commit(update, self._context, time.monotonic() - self._started)
+            runtime.commit(update, self._context, time.monotonic() - self._started, worth)
         except LocalProtocolError as error:
             self._undo(error)
         else:

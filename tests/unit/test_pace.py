@@ -10,6 +10,7 @@ from murmurate.pace import (
     COMPANY,
     INTERVAL_S_MAX,
     LOOK_S,
+    PACE_S_ENCODED,
     PACE_S_FIRST,
     PACE_S_LONGEST,
     PACE_S_MAX,
@@ -83,3 +84,13 @@ def test_after_a_pause_it_is_as_at_first() -> None:
     looks(pace, 0.0, 10)
     pace.look(3.0, 0.0, 1.0)
     assert pace.message_s == PACE_S_FIRST
+
+
+def test_encoded_steps_do_not_wait_longer_the_longer_they_waited() -> None:
+    """What waits is added up into one update: a pace that followed its time would never stop."""
+    pace = Pace(encoded=True)
+    assert pace.message_s <= PACE_S_ENCODED
+    looks(pace, 3 * SHARE, 40, update_s=0.001)
+    assert pace.message_s == pytest.approx(PACE_S_ENCODED)
+    looks(pace, 3 * SHARE, 40, update_s=0.01)
+    assert pace.message_s == pytest.approx(COMPANY * 0.01, rel=0.03)

@@ -30,7 +30,7 @@ from murmurate.io.transport import Limits
 
 DOING_S = 2.0
 """Between two words about how the member is doing. Each wakes threads on both sides, whose caches
-training has emptied: at 0.5 s four members and a coordinator on 2 cores lost 2 % (measured)."""
+training has emptied: with four members and a coordinator on 2 cores that was seen in the rate."""
 BYE_S = 1.0
 AGAIN_S = 2.0
 """At most, between two attempts."""
