@@ -19,6 +19,7 @@ from torch.nn import functional
 
 import murmurate
 import murmurate_coordinator.centre
+from murmurate import leasing
 from murmurate.core.partition import analyse, cut, load, part_of, weights_of
 from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable, SchemaMismatch
 from murmurate.member import Member
@@ -233,7 +234,10 @@ def test_sigterm_ends_the_loop_in_order() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_values_that_are_not_finite_are_replaced_and_then_an_error() -> None:
+def test_values_that_are_not_finite_are_replaced_and_then_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leasing, "SHARE", 1.0)  # push as often as one can: ten come soon
     with Coordinator("async") as it:
         member, optimizer = joined(it, "one")
         with pytest.raises(LocalProtocolError, match="10 pushes in a row"), member:  # noqa: PT012
