@@ -17,8 +17,8 @@ KILL_SEEDS = 500
 
 
 def test_500_seeds_break_no_promise() -> None:
-    """3 to 16 peers, all topologies, all faults; converged within 20 virtual seconds, with more than
-    16 (others join) in proportion."""
+    """3 to 16 peers, all topologies, all faults; converged within 20 virtual seconds, where
+    more than 16 are (others join) in proportion."""
     summary = run_seeds(range(500), Options())
     assert [(result.seed, result.failure) for result in summary.failures] == []
     assert summary.seeds == 500
