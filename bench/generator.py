@@ -2,8 +2,8 @@
 
 Two real nodes (`murmurate up`) train digits, or LeNet-5 on FashionMNIST, with `--generator` and
 without, in turns. With it one more process makes and deals every batch, on the same cores. Compared
-are samples a second of both nodes together, from their own reports; that each batch was consumed
-once is checked.
+are samples a second of both nodes together, from their own reports; that no batch was consumed
+twice is checked.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def turn(workload: str, seconds: float, *, generator: bool) -> dict[str, Any]:
     assert all(row["samples"] for row in peers)
     for row in found["nodes"]:
         if row["role"] == "generator":
-            assert row["consumed"] == row["batches"] > 0
-            assert not row["repeated"]
+            totals = row["totals"]
+            assert 0 < totals["consumed"] <= totals["batches"], totals
+            assert not totals["repeated"], totals
     return {
         "samples_per_s": sum(row["samples_per_s"] for row in peers),
         "updates": sum(row["updates_published"] for row in peers),
