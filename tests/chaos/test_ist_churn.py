@@ -21,8 +21,8 @@ WORKLOAD = os.environ.get("CHAOS_IST_WORKLOAD", "digits")
 SAMPLES = int(os.environ.get("CHAOS_IST_SAMPLES", "600000"))
 EVENTS = ("kill", "join", "leave", "join") * 3
 LOSS = {"async": 0.04, "lease": 0.02}
-"""Of the accuracy as it is reported, at most. To reach: 0.02. Under `async`, with something happening
-every 3 s and a push every 1 to 2 s, units that change hands lose what was not pushed (docs/ist.md)."""
+"""Of the accuracy as it is reported, at most. To reach: 0.02. Under `async`, with an event every
+3 s and a push every 1 to 2 s, units that change hands lose what was not pushed (docs/ist.md)."""
 PATIENCE_S = 300.0
 
 
