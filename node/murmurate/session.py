@@ -277,31 +277,34 @@ class Swarm:
                 return peer.synced and peer.room(self._coded_bytes, sparing=True)
             return peer.synced and peer.room(self._layout.nbytes)
 
-    def _publish(self, *, exact: bool = False, share: float = 1.0) -> None:
+    def _publish(self, *, exact: bool = False) -> None:
         """Encoded, unless `exact`: what encoding leaves out stays in the parameters, which are not
-        written here, and so is in what the next update gained. `share`: so much of it."""
-        runtime = self._runtime
-        delta = self._layout.gained(self._parameters, runtime.weights)
-        if share != 1.0:
-            delta.mul_(share)
-        update: torch.Tensor | Part = delta
+        written here, and so is in what the next update gained."""
+        update: torch.Tensor | Part = self._layout.gained(self._parameters, self._runtime.weights)
         if self._encoder is not None and not exact:
-            update = self._encoder.encode(delta)
+            assert isinstance(update, torch.Tensor)
+            update = self._encoder.encode(update)
             self._coded_bytes = update.nbytes
-        worth = max(1, self._unpublished // self._every)
-        self._unpublished = 0
-        try:
-            runtime.commit(update, self._context, time.monotonic() - self._started, worth)
-        except LocalProtocolError as error:
-            self._undo(error)
-        else:
-            if self._source is not None:
-                self._source.published()
-            self._bad_steps = 0
+        if self._commit(update):
             self._residual = self._encoder is not None and not exact
             if self._layout.narrow or exact:
                 self._scatter()
         self._start_batch()
+
+    def _commit(self, update: torch.Tensor | Part) -> bool:
+        """False: it could not be used, and the steps are taken back."""
+        worth = max(1, self._unpublished // self._every)
+        self._unpublished = 0
+        try:
+            seconds = time.monotonic() - self._started
+            self._runtime.commit(update, self._context, seconds, worth)
+        except LocalProtocolError as error:
+            self._undo(error)
+            return False
+        if self._source is not None:
+            self._source.published()
+        self._bad_steps = 0
+        return True
 
     def _undo(self, error: LocalProtocolError) -> None:
         """A step that must not be passed on is taken back: weights stay what the clock says."""
@@ -392,9 +395,20 @@ class Swarm:
                 with self._runtime.lock:
                     nodes = max(1, len(self._runtime.peer.membership.live()))
                 if self._residual:
-                    self._publish(exact=True, share=1.0 / nodes)
+                    self._publish_rest(1.0 / nodes)
             self._runtime.flush(at_once=True)
         return timeout_s - (time.monotonic() - began)
+
+    def _publish_rest(self, share: float) -> None:
+        """So much of it; what remains is dropped. All of it, where it is not worth an update."""
+        assert self._encoder is not None
+        rest = self._layout.gained(self._parameters, self._runtime.weights).mul_(share)
+        update = self._encoder.encode_last(rest)
+        if update is not None:
+            self._commit(update)
+        self._scatter()
+        self._residual = False
+        self._start_batch()
 
     def discard(self) -> None:
         """Take local steps back that were not published: weights are what the clock says again."""

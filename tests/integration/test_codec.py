@@ -70,7 +70,7 @@ def test_all_read_all_and_end_with_the_same(topology: str) -> None:
             assert sum(sent(node).values()) <= node.swarm.progress().bytes_sent
         if topology == "full":
             assert set(sent(nodes[3])) == {"fp32"}
-            assert all("fp32" in sent(node) for node in nodes[:3])  # the rest, at the end
+            assert "int8" in sent(nodes[2])  # the rest, at the end
 
 
 def test_what_is_left_out_stays_with_its_origin() -> None:
@@ -124,9 +124,31 @@ def test_at_the_end_of_a_run_each_adds_its_share_of_the_rest() -> None:
         rests = [flat(node) - node.weights() for node in nodes]
         finish_together(*nodes)
         for node in nodes:
+            step = max(float(rest.abs().max()) for rest in rests) / 127  # of int8, in which it goes
             torch.testing.assert_close(
-                node.weights(), weights + sum(rests) / 2, rtol=1e-4, atol=1e-6
+                node.weights(), weights + sum(rests) / 2, rtol=1e-4, atol=0.51 * step
             )
+            assert torch.equal(flat(node), node.weights())
+        assert set(sent(nodes[1])) == {"topk", "int8"}
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_at_the_end_half_a_step_is_dropped(codec: str) -> None:
+    """What a rounding leaves is not worth an update: none is made for it."""
+    with nodes_with(codec, codec) as nodes:
+        for node in nodes:
+            for _ in range(5):
+                node.step()
+            while node.swarm._unpublished:
+                node.step()
+        assert not torch.equal(flat(nodes[0]), nodes[0].weights())
+        published = nodes[0].swarm.progress().published
+        finish_together(*nodes)
+        same_weights(nodes)
+        for node in nodes:
+            assert torch.equal(flat(node), node.weights())
+        assert set(sent(nodes[1])) == {codec}  # the other one gave a snapshot
+        assert nodes[0].swarm.progress().published == published
 
 
 def test_alone_a_codec_changes_nothing_in_the_end() -> None:
@@ -165,7 +187,7 @@ def test_a_bad_step_is_taken_back_with_what_was_left_out() -> None:
 def test_fewer_bytes_for_the_same_updates() -> None:
     """Per update and neighbour: a half, a quarter, a fiftieth of the plain bytes."""
     plain = sum(p.numel() for p in wide().parameters()) * 4
-    for codec, part in (("bf16", 0.5), ("int8", 0.252), ("topk", 0.02)):
+    for codec, part in (("bf16", 0.5), ("int8", 0.2505), ("topk", 0.02)):
         with nodes_with(codec, "fp32") as (one, other):
             peer, arrived = one.swarm._runtime.peer, other.swarm._runtime.waiting
             assert isinstance(peer, Peer)

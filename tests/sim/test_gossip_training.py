@@ -72,7 +72,7 @@ def test_it_learns_agrees_and_a_seed_decides_everything(rule: str, lr: float) ->
     assert seen[0] == seen[1] != seen[2]
 
 
-@pytest.mark.parametrize(("codec", "times"), [("bf16", 2.0), ("int8", 4.0), ("topk", 20.0)])
+@pytest.mark.parametrize(("codec", "times"), [("bf16", 1.99), ("int8", 3.97), ("topk", 20.0)])
 def test_codecs_keep_what_they_leave_out(codec: str, times: float) -> None:
     """Fewer bytes, the same replicas, and nearly the accuracy of plain updates."""
     found = {}
@@ -84,10 +84,11 @@ def test_codecs_keep_what_they_leave_out(codec: str, times: float) -> None:
         assert it.finish()["replica_distance_max"] < 1e-5
         assert all(node.gained is None for node in it.nodes.values())
         first = it.figures()[0]
-        assert set(first.bytes_by_codec) == {"fp32", each}  # the rest at the end is plain
-        found[each] = (first.accuracy, first.bytes_sent / first.published)
+        # What bf16 and int8 leave at the end is half a step; what top-k leaves is sent as int8.
+        assert set(first.bytes_by_codec) == ({"topk", "int8"} if each == "topk" else {each})
+        found[each] = (first.accuracy, sum(one.bytes_sent for one in it.figures()))
     assert found[codec][0] >= found["fp32"][0] - 0.02
-    assert found["fp32"][1] / found[codec][1] >= 0.9 * times
+    assert found["fp32"][1] / found[codec][1] >= times
 
 
 def test_codecs_are_for_sums() -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from murmurate.core.clock import Clock
 from murmurate.core.effect import Applied, Deliver, Drop, Effect, Rejoin, Send, Verdict
 from murmurate.core.layout import Layout
-from murmurate.core.message import Generation, Push
+from murmurate.core.message import Generation, Part, Push
 from murmurate.core.mixing import MixingPeer
 from murmurate.core.peer import Peer, PeerConfig
 from murmurate.core.replica import Replica
@@ -172,24 +172,40 @@ class GossipWorld:
         figures.steps += 1
         figures.samples += self.batch_size
 
-    def _publish(self, node: _Node, *, exact: bool = False, share: float = 1.0) -> None:
-        """As a node does it (`Swarm._publish`): encoded, unless `exact`, and what encoding leaves
-        out is in what the next update gained. `share`: so much of it, the remainder is dropped."""
+    def _publish(self, node: _Node) -> None:
+        """As a node does it (`Swarm._publish`): encoded, and what encoding leaves out is in what
+        the next update gained."""
         assert node.gained is not None
-        peer, context = node.peer, node.context
-        if context is None:
-            context = peer.context()
         # `gained` may be a buffer of the layout that the next step writes: this one is sent.
-        delta = node.gained.clone() if share == 1.0 else node.gained * share
-        node.context, node.gained, node.since = None, None, 0
-        if node.encoder is None or exact or not isinstance(peer, Peer):
-            push = peer.prepare(delta, context)
+        delta = node.gained.clone()
+        if node.encoder is None:
+            node.gained = None
+            self._commit(node, delta)
         else:
-            push = peer.prepare(node.encoder.encode(delta), context)
-            node.gained = delta - push.payload
+            node.gained = delta - self._commit(node, node.encoder.encode(delta)).payload
+
+    def _publish_rest(self, node: _Node, share: float) -> None:
+        """As a node does it at the end (`Swarm._publish_rest`)."""
+        assert node.encoder is not None
+        assert node.gained is not None
+        update = node.encoder.encode_last(node.gained * share)
+        node.gained = None
+        if update is not None:
+            self._commit(node, update)
+
+    def _commit(self, node: _Node, update: torch.Tensor | Part) -> Push:
+        peer = node.peer
+        context = peer.context() if node.context is None else node.context
+        node.context, node.since = None, 0
+        if isinstance(peer, Peer):
+            push = peer.prepare(update, context)
+        else:
+            assert isinstance(update, torch.Tensor)
+            push = peer.prepare(update, context)
         self._carry_out(node, peer.commit(push))
         node.figures.published += 1
         self._pump(node)
+        return push
 
     def _tick(self, node: _Node) -> None:
         if node.figures.state == "killed":
@@ -286,7 +302,7 @@ class GossipWorld:
             if node.since:
                 self._publish(node)
             if node.gained is not None:  # each its share of the rests (`Swarm._share_rest`)
-                self._publish(node, exact=True, share=1.0 / len(live))
+                self._publish_rest(node, 1.0 / len(live))
         for _ in range(SETTLE_TICKS):
             if all(not node.inbox and node.peer.caught_up() and node.peer.even() for node in live):
                 break

@@ -26,6 +26,9 @@ class Encodes(Protocol):
 
     def encode(self, delta: torch.Tensor) -> Part: ...
 
+    def encode_last(self, rest: torch.Tensor) -> Part | None:
+        """Of what is left at the end; None: it is not worth an update."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
