@@ -1,17 +1,16 @@
 """Giving snapshots away, at little cost to the training of the one who gives.
 
 A copy of large weights is made into memory that another thread has touched before (fresh memory
-costs five times the copy), so training waits for the copy alone: 10 ms for 100 MB. The checksum is
-computed in that thread, too. Whoever asks within a second, or of a large one while it is under way,
-gets the same copy; so does one whose link broke, for a while: the part that it has is then not sent
-again.
+costs five times the copy), so training waits for the copy alone: 10 ms for 100 MB. Whoever asks
+within a second, or of a large one while it is under way, gets the same copy; so does one whose link
+broke, for a while: the part that it has is then not sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ import torch
 from murmurate.core import buffers
 from murmurate.core.message import Snapshot
 from murmurate.io.transport import Transport
-from murmurate.io.wire import checksum
 
 SHARE_S = 1.0
 """Who asks within this time gets the same snapshot."""
@@ -128,18 +126,13 @@ class Giving:
 
     async def _prepare(self) -> None:
         loop = asyncio.get_running_loop()
-        large = self._large
         try:
-            if large:
+            if self._large:
                 await loop.run_in_executor(None, buffers.touch, self._size, self._dtype)
             snapshot = self._make()
             if snapshot is None:
                 return
-            if large:
-                crc = await loop.run_in_executor(None, checksum, snapshot.weights)
-            else:
-                crc = checksum(snapshot.weights)
-            gift = _Gift(replace(snapshot, checksum=crc), self._now())
+            gift = _Gift(snapshot, self._now())
             self._gifts.append(gift)
             for to in self._waiting:
                 self._give(gift, to)

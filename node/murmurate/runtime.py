@@ -397,9 +397,9 @@ class Runtime:
             memory=self._memory(),
         )
         if not settings.found and self.layout.nbytes >= buffers.BLOCK_BYTES_MIN:
-            # For the snapshot, and for the row of parameters: while the giver makes its copy.
+            # For the snapshot: while the giver makes its copy.
             loop = asyncio.get_running_loop()
-            loop.run_in_executor(None, buffers.touch, self.layout.size, self.layout.dtype, 2)
+            loop.run_in_executor(None, buffers.touch, self.layout.size, self.layout.dtype)
         began = time.monotonic()
         place = await find_place(self.transport, wish, secrets.token_hex(8))
         self.tally.wait_s += time.monotonic() - began

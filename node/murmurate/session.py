@@ -494,11 +494,11 @@ class Swarm:
         began = time.monotonic()
         if runtime.resumed is not None:
             self._go_on(runtime.resumed)
+        self._layout.line_up(self._parameters)  # while the giver makes its copy
         if not self.follow(lambda: runtime.peer.synced, timeout_s):
             raise PeerUnavailable(
                 f"{', '.join(runtime.settings.peers)}: no snapshot in {timeout_s:g} s"
             )
-        self._layout.line_up(self._parameters)
         if runtime.resumed is not None:
             self.follow(self._is_level, min(timeout_s, LEVEL_S))
         runtime.let_go()

@@ -28,6 +28,8 @@ import torch
 from tests.chaos.audit import Seen
 
 import murmurate
+import murmurate.io.grpc_transport
+import murmurate.joining  # both, or the first join() would import them while it is timed
 from murmurate import runtime as runtime_module
 from murmurate import workloads
 from murmurate.core.effect import Adopted, Applied, Drop, Effect, Rejoin, Verdict

@@ -677,10 +677,8 @@ def test_a_snapshot_goes_on_where_the_line_was_cut_and_is_checked_as_a_whole() -
 def test_what_was_damaged_on_the_way_is_told() -> None:
     """One flipped bit of a snapshot: the status says so, and no memory stays in use."""
     weights = bytearray(LARGE_BYTES)
-    head = wire.SnapshotHead(
-        Clock(), (Generation(0, ("x",)),), (), "f4", wire.checksum(torch.zeros(LARGE))
-    )
-    weights[LARGE_BYTES // 3] ^= 4
+    head = wire.SnapshotHead(Clock(), (Generation(0, ("x",)),), (), "f4")
+    damaged_at = LARGE_BYTES // 3
 
     async def scenario() -> None:
         async with node(size=LARGE) as b, Stranger(b.transport.address) as s:
@@ -688,10 +686,16 @@ def test_what_was_damaged_on_the_way_is_told() -> None:
             await s.hear()
             assert (await s.hear()).grants == (wire.Grant(1, 0),)
             for at in range(0, LARGE_BYTES, 1 << 20):
-                raw = bytes(weights[at : at + (1 << 20)])
-                await s.say(piece(raw, number=1, offset=at, total=LARGE_BYTES))
+                raw = weights[at : at + (1 << 20)]
+                crc = wire.checksum(raw)
+                if at <= damaged_at < at + len(raw):
+                    raw[damaged_at - at] ^= 4
+                await s.say(piece(bytes(raw), number=1, offset=at, total=LARGE_BYTES, checksum=crc))
+                if at > damaged_at:
+                    break  # it was told at once, not when all is there
             code, details = await s.end()
             assert (code, "snapshot.checksum" in details) == (Code.DATA_LOSS, True)
+            assert b.ears.pieces == 1 + (damaged_at >> 20), "the offer, and those before"
             assert b.ears.got == []
             assert [reason for reason, _, _ in b.ears.rejections] == ["digest"]
             await until(lambda: used(b) == 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from murmurate.errors import (
     PeerUnavailable,
     SchemaMismatch,
 )
-from murmurate.io import wire
+from murmurate.io import link
 from murmurate.io.grpc_transport import GrpcTransport
 from murmurate.io.memory_transport import Hub
 from murmurate.io.transport import WINDOW_BYTES, Limits, Transport
@@ -307,15 +308,24 @@ def test_a_payload_of_another_size_is_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_a_snapshot_that_is_not_what_its_checksum_says(make: Make, size: int) -> None:
+def test_a_snapshot_that_is_not_what_its_checksum_says(
+    make: Make, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not delivered, counts as a strike, and whoever waits for it is told."""
+    honest = link.told_checksum
+
+    def lie(message: Any, raw: memoryview) -> int:
+        return honest(message, raw) ^ (message is lies)
+
+    monkeypatch.setattr(link, "told_checksum", lie)
+    weights = torch.arange(size, dtype=torch.float32)
+    good = Snapshot(weights, Clock(), (Generation(0, ("a", "b")),))
+    lies = dataclasses.replace(good)
 
     async def scenario(a: Node, b: Node) -> None:
-        weights = torch.arange(size, dtype=torch.float32)
-        good = Snapshot(weights, Clock(), (Generation(0, ("a", "b")),))
         for strike in range(1, 4):
             await until(lambda: a.transport.free("b"))
-            a.transport.carry("b", dataclasses.replace(good, checksum=strike))
+            a.transport.carry("b", lies)
             await until(lambda strike=strike: len(a.ears.lost_there) == strike)  # type: ignore[misc]
         assert b.ears.got == a.ears.landed_there == []
         digests = [(reason, sender) for reason, sender, _ in b.ears.rejections]
@@ -328,7 +338,7 @@ def test_a_snapshot_that_is_not_what_its_checksum_says(make: Make, size: int) ->
         c.meet(b)
         c.transport.carry("b", good)
         await until(lambda: c.ears.landed_there)
-        assert b.ears.messages[0].checksum == wire.checksum(weights)
+        assert torch.equal(b.ears.messages[0].weights, weights)
         await c.stop()
 
     run(pair(make, scenario, size))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.message import Ping, Push, Stamp
+from murmurate.core.message import Generation, Ping, Push, Snapshot, Stamp
 from murmurate.io import wire
 from murmurate.io.deadline import Deadline
 from murmurate.io.link import PIECE_BYTES_FIRST, PIECE_BYTES_MIN, Link, Packed
@@ -66,3 +68,28 @@ def test_what_has_landed_sets_how_long_to_wait() -> None:
         it.now += 0.1
         assert len(it.link.on_landed(number)) == 1
     assert 3.0 < it.stall.limit < 3.2
+
+
+def test_pieces_of_a_snapshot_say_what_their_bytes_are() -> None:
+    """Also those of one that goes on in the middle; those of a push say nothing."""
+    it = Clocked()
+    weights = torch.arange(3 * MIB, dtype=torch.float32)
+    it.link.carry(Packed.of(Snapshot(weights, Clock(), (Generation(0, ("a",)),))))
+    assert it.frame(0.001) == 0, "the offer"
+    it.link.on_grants([wire.Grant(1, 5 * MIB)])
+    left = 7 * MIB
+    while left:
+        data = it.link.next_frame()
+        assert data is not None
+        frame = wire.decode_frame(data)
+        assert frame.piece is not None
+        assert frame.piece.offset == 12 * MIB - left
+        assert frame.piece.checksum == zlib.crc32(frame.raw) != 0
+        left -= len(frame.raw)
+    it.link.on_landed(1)
+    it.carry()
+    data = it.link.next_frame()
+    assert data is not None
+    frame = wire.decode_frame(data)
+    assert frame.piece is not None
+    assert frame.piece.checksum == 0

@@ -223,10 +223,10 @@ class Snapshot:
     clock: Clock
     history: tuple[Generation, ...]
     members: tuple[Rumour, ...] = ()
-    checksum: int | None = None
-    """Of the weights' bytes, for the wire; None: whoever sends it computes it."""
     unshared: bool = False
     """Nobody else has this memory: whoever adopts the weights may keep it."""
+    norm: float | None = None
+    """Of the weights, where this node has counted it while they came."""
 
     def __post_init__(self) -> None:
         if self.clock.apart:

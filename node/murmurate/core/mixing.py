@@ -280,7 +280,7 @@ class MixingPeer:
             if self.synced:
                 effects.append(Send(sender, self.snapshot()))
         elif isinstance(message, Snapshot):
-            if problem := payload_problem(message.weights, self.replica.weights):
+            if problem := payload_problem(message.weights, self.replica.weights, message.norm):
                 raise RemoteProtocolError("snapshot.weights", problem)
             self._check_clock("snapshot.clock", message.clock, now)
             effects += self._verdicts(self.membership.learn(message.members, now), now)

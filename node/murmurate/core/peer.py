@@ -392,7 +392,7 @@ class Peer:
         elif isinstance(message, SnapshotRequest):
             effects = [Send(sender, self.snapshot())] if self._whole() else []
         elif isinstance(message, Snapshot):
-            if problem := payload_problem(message.weights, self.replica.weights):
+            if problem := payload_problem(message.weights, self.replica.weights, message.norm):
                 raise RemoteProtocolError("snapshot.weights", problem)
             self.gate.check_mine("snapshot.clock", message.clock, self.seq)
             effects = self._verdicts(self.membership.learn(message.members, now))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from murmurate.core.message import Snapshot
 from murmurate.errors import RemoteProtocolError
 from murmurate.io import wire
 from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
@@ -49,6 +50,11 @@ def content_key(head: bytes, raw: memoryview) -> int:
     for start in range(0, len(raw), stride):
         digest.update(raw[start : start + 64])
     return int.from_bytes(digest.digest(), "little")
+
+
+def told_checksum(message: Any, raw: memoryview) -> int:
+    """What a piece says of its bytes, while they are near; 0: nothing, they are of no snapshot."""
+    return wire.checksum(raw) if isinstance(message, Snapshot) else 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -150,6 +156,7 @@ class Link:
         offer = first and total > INLINE_BYTES
         if not first and not transfer.granted:
             return b"", b""  # the offer is out
+        raw = packed.raw[transfer.sent : transfer.sent + (0 if offer else self._piece_bytes)]
         piece = wire.encode_piece(
             number=transfer.number or self._number + 1,
             offset=transfer.sent,
@@ -157,6 +164,7 @@ class Link:
             key=packed.key,
             offer=offer,
             head=packed.head if first else None,
+            checksum=0 if offer else told_checksum(packed.message, raw),
         )
         if len(piece) + NOTE_OVERHEAD > room:
             return b"", b""  # the small messages go first, alone
@@ -166,9 +174,6 @@ class Link:
             transfer.began = self._now()
             transfer.granted = not offer
             self._under_way.append(self._queue.popleft())
-        if offer:
-            return piece, b""
-        raw = packed.raw[transfer.sent : transfer.sent + self._piece_bytes]
         transfer.sent += len(raw)
         return piece, raw
 

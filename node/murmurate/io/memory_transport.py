@@ -24,7 +24,9 @@ from murmurate.errors import (
     PeerUnavailable,
     RemoteProtocolError,
 )
+from murmurate.io import link as links
 from murmurate.io import wire
+from murmurate.io.link import as_bytes
 from murmurate.io.quarantine import Quarantine
 from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Ears, Limits
 
@@ -282,7 +284,8 @@ class _Link:
             there.ears.received(sender, wire.decode_note(item.note), _nothing)
             return
         parts, payload = wire.take_apart(item.message)
-        data = wire.encode_piece(number=1, total=item.nbytes, head=parts)
+        told = links.told_checksum(item.message, as_bytes(payload))
+        data = wire.encode_piece(number=1, total=item.nbytes, head=parts, checksum=told)
         head = wire.decode_frame(wire.encode_frame(piece=data, raw=b"\0")).piece
         assert head is not None
         assert head.head is not None
@@ -294,10 +297,10 @@ class _Link:
             consumed()
             return
         if isinstance(head.head, wire.SnapshotHead):
-            crc = wire.checksum(payload)
-            if crc != head.head.checksum:
+            crc = wire.checksum(as_bytes(payload))
+            if crc != head.checksum:
                 there.ears.broke(sender, head.head, False)
-                problem = f"{crc:08x} of what arrived, not {head.head.checksum:08x}"
+                problem = f"{crc:08x} of what arrived, not {head.checksum:08x}"
                 raise ChecksumMismatch("snapshot.checksum", problem)
         message = wire.put_together(head.head, payload.clone())
         there.ears.received(sender, message, partial(_call_soon, there.loop, consumed))

@@ -313,8 +313,8 @@ def _() -> list[Change]:
 @mutant("no-gate", "payloads are applied without a look at shape, type and numbers")
 def _() -> list[Change]:
     return [
-        (gate, "payload_problem", lambda payload, weights: ""),
-        (peer_module, "payload_problem", lambda payload, weights: ""),
+        (gate, "payload_problem", lambda *_: ""),
+        (peer_module, "payload_problem", lambda *_: ""),
     ]
 
 

@@ -88,7 +88,7 @@ class Grant(_message.Message):
     def __init__(self, number: _Optional[int] = ..., offset: _Optional[int] = ..., skip: bool = ...) -> None: ...
 
 class Bulk(_message.Message):
-    __slots__ = ("number", "offset", "total", "push", "snapshot", "share", "offer", "key")
+    __slots__ = ("number", "offset", "total", "push", "snapshot", "share", "offer", "key", "checksum")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Bulk(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     number: int
     offset: int
     total: int
@@ -105,7 +106,8 @@ class Bulk(_message.Message):
     share: ShareHead
     offer: bool
     key: int
-    def __init__(self, number: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., push: _Optional[_Union[PushHead, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotHead, _Mapping]] = ..., share: _Optional[_Union[ShareHead, _Mapping]] = ..., offer: bool = ..., key: _Optional[int] = ...) -> None: ...
+    checksum: int
+    def __init__(self, number: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., push: _Optional[_Union[PushHead, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotHead, _Mapping]] = ..., share: _Optional[_Union[ShareHead, _Mapping]] = ..., offer: bool = ..., key: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class PushHead(_message.Message):
     __slots__ = ("dtype", "lives", "stamps", "parts", "size")
@@ -152,18 +154,16 @@ class Stamp(_message.Message):
     def __init__(self, life: _Optional[int] = ..., seq: _Optional[int] = ..., context: _Optional[bytes] = ..., back: _Optional[int] = ..., added: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SnapshotHead(_message.Message):
-    __slots__ = ("dtype", "clock", "history", "members", "checksum")
+    __slots__ = ("dtype", "clock", "history", "members")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     clock: bytes
     history: _containers.RepeatedCompositeFieldContainer[Generation]
     members: _containers.RepeatedCompositeFieldContainer[Rumour]
-    checksum: int
-    def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ...) -> None: ...
 
 class ShareHead(_message.Message):
     __slots__ = ("seq", "epoch", "to_epoch", "clock", "seen", "dtype", "weight")
