@@ -159,7 +159,7 @@ def put_together(head: BulkHead, payload: torch.Tensor, norm: float | None = Non
             )
 
 
-def checksum(raw: bytes | memoryview) -> int:
+def checksum(raw: bytes | bytearray | memoryview) -> int:
     """CRC-32 of the bytes of a piece: 4 GB/s here, and every language has it.
 
     Pieces of snapshots have one: weights that were damaged on the way would spoil all training on
