@@ -154,6 +154,7 @@ class Advisor:
         free[:-1] = True
         for lease in leases:
             free &= ~lease.held
+        free &= ~self.centre.reserved()
         still = free & (now_s - self._unit_s > max(SILENT_INTERVALS * slowest, self._silent_s))
         if still.any():
             age = now_s - float(self._unit_s[still].min())

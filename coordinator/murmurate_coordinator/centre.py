@@ -33,7 +33,7 @@ from murmurate.io.coordinator_values import (
 )
 from murmurate_coordinator.advisor import Advice, Advisor
 from murmurate_coordinator.plan import Capacity
-from murmurate_coordinator.roll import GRACE_S, RESTART_S, Roll, Seat
+from murmurate_coordinator.roll import GRACE_S, RESTART_S, VACANT_S, Roll, Seat
 from murmurate_coordinator.rules import (
     DUPLICATE,
     NOT_FINITE,
@@ -107,6 +107,7 @@ class Centre:
         self._advise_at = now
         self._advised: dict[tuple[str, str], float] = {}
         self._checked = 0
+        self._vacant_until: dict[str, float] = {}
         for name, capacity in rules.members.items():  # from a checkpoint: they will come back
             seat = Seat(name, "", capacity.speed, capacity.memory_bytes or 0, grace_s=RESTART_S)
             seat.away_s = now
@@ -140,6 +141,7 @@ class Centre:
             effects = self._back(seat, hello)
         seat.instance, seat.stream, seat.revoked = hello.instance, stream, False
         self.roll.seats[seat.name] = seat
+        self.rules.away(seat.name, gone=False)
         lease = self.rules.lease_of(seat.name)
         holds = lease is not None and lease.number == hello.lease
         if holds and seat.since_s is None:
@@ -198,6 +200,7 @@ class Centre:
         if seat is None:
             return
         seat.stream, seat.away_s, seat.grace_s = 0, now, GRACE_S
+        self.rules.away(name)
         if seat.revoked:
             del self.roll.seats[name]
 
@@ -210,7 +213,12 @@ class Centre:
 
     def _leave(self, seat: Seat, now: float) -> None:
         self.roll.seats.pop(seat.name, None)
-        self._carry_out(self.rules.leave(seat.name), now)
+        self._part(seat.name, now)
+
+    def _part(self, name: str, now: float) -> None:
+        """Its lease ends; its units wait a while for a newcomer, where that matters."""
+        self._carry_out(self.rules.leave(name), now)
+        self._vacant_until[name] = now + VACANT_S
 
     # -- pushes ----------------------------------------------------------------------------------
 
@@ -350,7 +358,10 @@ class Centre:
             )
             self.late += 1
             seat.revoked = True
-            self._carry_out(self.rules.leave(seat.name), now)
+            self._part(seat.name, now)
+        for name in [name for name, until in self._vacant_until.items() if now >= until]:
+            del self._vacant_until[name]
+            self.rules.vacate(name)
         if now >= self._advise_at and not self.stopping:  # at the end all fall silent
             self._advise_at = now + ADVISE_S
             self.lines.warnings += [advice.sentence for advice in self._advice(now)]

@@ -12,6 +12,8 @@ from murmurate.core.staleness import Summary
 
 GRACE_S = 5.0
 """A member whose stream broke keeps its lease for so long."""
+VACANT_S = 20.0
+"""Where one partition is kept, what a member that is gone had is kept for a newcomer so long."""
 RESTART_S = 20.0
 """… and so long when it is the coordinator that was away."""
 FROZEN_S, FROZEN_TIMES = 10.0, 10.0

@@ -13,10 +13,12 @@ Rules for all of them:
 3. A lease has an owner and a version, the number of its pushes that were accepted. The next push
    must have the next version. A lease that ended is never valid again: a late push changes nothing.
 4. What a member that left or died has pushed stays. Its units are free at once; others get them at
-   the next plan (sync, once) or when they push (async, lease).
+   the next plan (sync) or when they push (lease). Where one partition is kept (once, async) they
+   stay together for a newcomer, until `vacate` says that none came.
 5. A newcomer gets units at once if some are free, else when another member's push makes some free
    (async, lease), or at the next plan (sync, once, fedavg).
-6. Members differ in weight: shares are moved towards what each should have, a little at each push.
+6. Members differ in weight: shares are moved towards what each should have, a little at each push;
+   with one partition only if somebody has less than half of that, or speeds were measured.
 """
 
 from __future__ import annotations
@@ -178,6 +180,11 @@ class Partitioner:
         """Of each unit, where there is one partition (homes.py)."""
         self._pushed_in = np.full(structure.units + 1, NOWHERE, dtype=np.int64)
         """The lease under which each unit was pushed last."""
+        self._vacant: dict[str, Held] = {}
+        """Where one partition is kept: what members that are gone had, kept for newcomers."""
+        self._away: set[str] = set()
+        self._uneven = False
+        """Speeds were measured since members came or went: shares follow them to the unit."""
 
     # -- what comes in -----------------------------------------------------------------------------
 
@@ -194,7 +201,7 @@ class Partitioner:
             return [self.refuse(peer, FULL, str(error))]
         self.members[peer] = capacity
         self._waiting.append(peer)
-        self._changed = True
+        self._changed, self._uneven = True, False
         if len(self.members) < self._founders and not self.plan:
             return [Waits(peer, f"{len(self.members)} of {self._founders} are here")]
         if not self.leases:
@@ -211,16 +218,33 @@ class Partitioner:
         if peer not in self.members:
             return []
         del self.members[peer]
-        self._changed = True
+        self._changed, self._uneven = True, False
         if peer in self._waiting:
             self._waiting.remove(peer)
+        self._away.discard(peer)
         for lease in [one for one in self.leases.values() if one.owner == peer]:
             del self.leases[lease.number]
+            if self.rule in KEPT:
+                self._vacant[peer] = lease.held & self._in_dealt()
             if self.rule not in BARRIER:
                 self._renumber()
         if self.rule in BARRIER:
             return list(self._next_if_all())
         return list(self._serve()) if self.leases else list(self._start())
+
+    def away(self, peer: str, *, gone: bool = True) -> None:
+        """Nobody hears of that member, who may come back or not; `gone` false: it is back. As long
+        as it is away nobody gives up units for a newcomer, who may well have come in its place."""
+        if gone and peer in self.members:
+            self._away.add(peer)
+        else:
+            self._away.discard(peer)
+
+    def vacate(self, peer: str) -> None:
+        """Nobody came for what that member had: the others may have it, at their next push or
+        plan."""
+        if self._vacant.pop(peer, None) is not None:
+            self._changed = True
 
     def again(self, peer: str) -> list[Effect]:
         """What it was given is lost, or was spoilt: the same units, with the weights of now, under
@@ -238,7 +262,7 @@ class Partitioner:
         """How fast a member is: its share follows, at the next plan or push."""
         if peer in self.members:
             self.members[peer] = replace(self.members[peer], speed=speed)
-            self._changed = True
+            self._changed = self._uneven = True
 
     def admits(self, peer: str, plan: int, number: int, version: int) -> Refused | None:
         """Whether such a push would be looked at: asked before its values are taken in."""
@@ -278,6 +302,13 @@ class Partitioner:
     def shared(self) -> frozenset[str]:
         """Tensors of which several members may hold the same coordinates."""
         return self._shared
+
+    def reserved(self) -> Held:
+        """Units that are kept together for a newcomer: nobody else takes them."""
+        out = self.structure.nothing()
+        for held in self._vacant.values():
+            out |= held
+        return out
 
     def coverage(self) -> dict[str, float]:
         """Of each tensor that is split: the part that was ever trained."""
@@ -375,10 +406,13 @@ class Partitioner:
             return drawn
         before = {lease.owner: lease.held for lease in self.leases.values()}
         wanted = self._wanted()
+        if before and self._vacant:  # these do not grow: who comes next gets it as it is
+            for name in before.keys() & wanted.keys():
+                have = [self._width(g, before[name]) for g in self._dealt]
+                wanted[name] = [min(pair) for pair in zip(wanted[name], have, strict=True)]
         now = homes.rearrange(self.structure, self._dealt, before, wanted, self._home, self._rng)
-        for name in now.keys() - before.keys() - {FREE}:
+        for name in sorted(now.keys() - before.keys() - {FREE}):
             homes.move_in(self._home, now[name], [h for n, h in now.items() if n != name])
-        check_identity(self.structure, list(now.values()))
         return now
 
     def _in_dealt(self) -> Held:
@@ -405,6 +439,7 @@ class Partitioner:
     def _grant(self, owner: str, held: Held) -> Lease:
         lease = Lease(self._next, owner, self.plan, held, {})
         self._next += 1
+        self._vacant = {n: v & ~held for n, v in self._vacant.items() if (v & ~held).any()}
         self.leases[lease.number] = lease
         return lease
 
@@ -460,7 +495,7 @@ class Partitioner:
     def _redraw(self, lease: Lease) -> Iterator[Effect]:
         """After a push: give up what is too much, take what is free; `lease` draws anew."""
         wanted = self._wanted()[lease.owner]
-        free = self._free()
+        free = self._free() & ~self.reserved()
         held = lease.held.copy()
         favourite = NOWHERE if self._home is None else homes.home_of(self._home, held)
         for size, g in zip(wanted, self._dealt, strict=True):
@@ -470,9 +505,9 @@ class Partitioner:
                 pool = np.concatenate([mine, pool])
                 held[mine] = False
                 held[self._rng.permutation(pool)[:size]] = True
-            elif len(mine) > size and self._somebody_lacks(g):
+            elif len(mine) > (kept := self._keeps(lease, g, size, len(mine))):
                 held[mine] = False
-                held[self._some(mine, size, favourite)] = True
+                held[self._some(mine, kept, favourite)] = True
             elif len(mine) < size and len(pool):
                 held[self._some(pool, size - len(mine), favourite)] = True
         if np.array_equal(held, lease.held) and self.rule != "lease":
@@ -489,21 +524,40 @@ class Partitioner:
             return self._rng.permutation(units)[:size]
         return homes.to_keep(units, size, self._home, favourite, self._rng)
 
-    def _somebody_lacks(self, g: int) -> bool:
-        """Whether a member, waiting or not, has less of this group than it should."""
+    def _keeps(self, lease: Lease, g: int, size: int, have: int) -> int:
+        """How many units of a group a member keeps at its push; `size`: what it should have.
+
+        A subnet that loses some of its units is worth little for a while. So nobody gives up any
+        before another has less than half of what it should. And for a newcomer one member alone,
+        the fullest, shares what it has, instead of all.
+        """
         wanted, at = self._wanted(), self._dealt.index(g)
-        group = self.structure.groups[g]
-        have = {one.owner: self.structure.width(group, one.held) for one in self.leases.values()}
-        return any(have.get(name, 0) < wanted[name][at] for name in self.members)
+        enough = 1.0 if self._uneven else 0.5
+        widths = {one.owner: self._width(g, one.held) for one in self.leases.values()}
+        if any(width < enough * wanted[name][at] for name, width in widths.items()):
+            return min(have, size)
+        waiting = self._waiting[len(self._away) :]  # the first ones may be in another's place
+        if not waiting or self._fullest(wanted) != lease.owner:
+            return have
+        part = size / (size + wanted[waiting[0]][at])
+        return min(have, max(1, (size + 1) // 2, round(have * part)))
+
+    def _fullest(self, wanted: Mapping[str, list[int]]) -> str:
+        """Of those who have a lease and are not away."""
+        fill = {
+            one.owner: float((one.held & self._in_dealt()).sum()) / sum(wanted[one.owner])
+            for one in self.leases.values()
+            if one.owner not in self._away
+        }
+        return max(fill, key=lambda name: fill[name], default="")
 
     def _somebody_has_more(self, g: int) -> bool:
         """Whether a member has more of this group than it should: its next push frees some."""
         wanted, at = self._wanted(), self._dealt.index(g)
-        group = self.structure.groups[g]
-        return any(
-            self.structure.width(group, one.held) > wanted[one.owner][at]
-            for one in self.leases.values()
-        )
+        return any(self._width(g, one.held) > wanted[one.owner][at] for one in self.leases.values())
+
+    def _width(self, g: int, held: Held) -> int:
+        return self.structure.width(self.structure.groups[g], held)
 
     def _serve(self) -> Iterator[Effect]:
         """Free units to those who wait, while there are enough of every axis.

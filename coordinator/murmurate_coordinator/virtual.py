@@ -28,6 +28,7 @@ from murmurate.sim.task import Figures
 from murmurate.workloads import Evaluation, Share, Workload, parse_split
 from murmurate_coordinator.advisor import Advisor
 from murmurate_coordinator.plan import Capacity
+from murmurate_coordinator.roll import GRACE_S, VACANT_S
 from murmurate_coordinator.rules import Accepted, Effect, Give, Partitioner, Push, Refused, Waits
 
 COORDINATOR = "coordinator"
@@ -58,8 +59,12 @@ class Setting:
     leaves: tuple[tuple[float, str], ...] = ()
     kills: tuple[tuple[float, str], ...] = ()
     """Who joins, leaves or dies when, besides those that are there from the start."""
-    notice_s: float = 5.0
+    notice_s: float = GRACE_S
     """After that the coordinator takes one that died for dead."""
+    vacant_s: float = VACANT_S
+    """So long units of one that is gone are kept for a newcomer, where one partition is kept."""
+    push_s: float = 0.0
+    """Between two pushes that nobody asked for (`async`): real members take 1 to 2 s."""
 
     def __post_init__(self) -> None:
         if self.peers < 1:
@@ -107,6 +112,8 @@ class _Trainer:
         self.version = 0
         self.new_steps = 0
         self.on_its_way = False
+        self.next_push = 0.0
+        self.leaving = False
         self.gone = False
         self.steps = 0
         self.life = 0
@@ -154,7 +161,7 @@ class World:
         for time, name in setting.joins:
             self.events.at(time, self._join, name)
         for time, name in setting.leaves:
-            self.events.at(time, self._leave, name)
+            self.events.at(time, self.leave, name)
         for time, name in setting.kills:
             self.events.at(time, self.kill, name)
 
@@ -197,13 +204,27 @@ class World:
             self.centre.join(name, Capacity(speed=width, memory_bytes=self.setting.memory_bytes))
         )
 
+    def leave(self, name: str) -> None:
+        """It pushes the rest, then it goes, as a real one does."""
+        trainer = self.trainers.get(name)
+        if trainer is None or trainer.gone:
+            return
+        trainer.life += 1
+        trainer.leaving = True
+        if trainer.job is None or (not trainer.new_steps and not trainer.on_its_way):
+            self._leave(name)
+        elif not trainer.on_its_way:
+            self._push(trainer)
+
     def _leave(self, name: str) -> None:
         self._stop(name)
         self._carry_out(self.centre.leave(name))
+        self.events.after(self.setting.vacant_s, self.centre.vacate, name)
 
     def kill(self, name: str) -> None:
         """It dies, with whatever it was about to push; the coordinator notices later."""
         self._stop(name)
+        self.centre.away(name)
         self.events.after(self.setting.notice_s, self._leave, name)
 
     def _stop(self, name: str) -> None:
@@ -248,6 +269,9 @@ class World:
             return
         if give.peer not in self.centre.members or trainer.gone:
             return
+        if trainer.leaving:
+            self._leave(give.peer)
+            return
         # A fresh optimizer with every plan, as the reference code does it.
         trainer.subnet = cut(self.model, self.structure, give.held)
         load(trainer.subnet, give.values)
@@ -274,7 +298,8 @@ class World:
         trainer.steps += 1
         trainer.new_steps += 1
         trainer.left -= 1
-        if trainer.left < 0 and not trainer.on_its_way:
+        due = not trainer.on_its_way and self.events.time >= trainer.next_push
+        if trainer.left < 0 and due:
             self._push(trainer)
         if trainer.left == 0:
             self._push(trainer)
@@ -297,6 +322,7 @@ class World:
         )
         trainer.new_steps = 0
         trainer.on_its_way = True
+        trainer.next_push = self.events.time + self.setting.push_s
         trainer.figures.published += 1
         trainer.figures.bytes_sent += sum(value.nbytes for value in values.values())
         for time in self.network.arrivals(trainer.name, COORDINATOR, self.events.time):
@@ -309,3 +335,5 @@ class World:
         if trainer.job is not None and trainer.job.lease == accepted.lease:
             trainer.version = accepted.version
             trainer.on_its_way = False
+            if trainer.leaving:
+                self.leave(trainer.name)

@@ -112,6 +112,8 @@ def test_units_of_one_that_left_are_nobodys_until_others_push() -> None:
         flock.push(now, "abc")
     flock.take(5, flock.it.leave("c"))
     late = 4 + SILENT_INTERVALS + 2
+    assert (SILENT, "free") not in flock.kinds(late)  # they wait for a newcomer
+    flock.it.vacate("c")
     kinds = flock.kinds(late)
     assert (SILENT, "free") in kinds
     assert (SILENT, "c") not in kinds

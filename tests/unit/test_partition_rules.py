@@ -207,7 +207,12 @@ def test_a_random_schedule(rule: str, seed: int) -> None:
             flock.join(f"peer-{next(names)}")
         elif what < 0.17 and flock.it.members:
             flock.leave(flock.rng.choice(sorted(flock.it.members)))
-        elif what < 0.22 and flock.late:
+        elif what < 0.19 and flock.it.members:
+            gone = flock.rng.random() < 0.5
+            flock.it.away(flock.rng.choice(sorted(flock.it.members)), gone=gone)
+        elif what < 0.20 and flock.it._vacant:
+            flock.it.vacate(flock.rng.choice(sorted(flock.it._vacant)))
+        elif what < 0.24 and flock.late:
             [refused] = flock.push(flock.rng.choice(flock.late))
             assert isinstance(refused, Refused)
             assert refused.reason == rules.OVER
@@ -274,6 +279,7 @@ def test_units_that_were_together_once_count_as_they_are_trained_now(rule: str) 
     for name in "ab":
         flock.push(flock.train(name))
     flock.leave("b")
+    flock.it.vacate("b")
     for _ in range(3):
         flock.push(flock.train("a"))
     assert flock.it.coverage()["3.weight"] == 1.0  # it had everything
@@ -314,7 +320,84 @@ def test_nobody_waits_for_a_newcomer_and_shares_follow_speed() -> None:
     assert flock.it.plan == plan  # settled: pushes alone make no new plans
     flock.leave("b")
     flock.push(flock.train("a"))
+    assert STRUCTURE.width(group, flock.it.lease_of("a").held) == 2  # type: ignore[union-attr]
+    flock.it.vacate("b")
+    flock.push(flock.train("a"))
     assert STRUCTURE.width(group, flock.it.lease_of("a").held) == 7  # type: ignore[union-attr]
+
+
+def alike(*names: str) -> Flock:
+    """Members of equal width, each has pushed once."""
+    flock = Flock("async", 5, founders=len(names))
+    return flock_with(flock, *names)
+
+
+def flock_with(flock: Flock, *names: str) -> Flock:
+    for name in names:
+        flock.take(flock.it.join(name, Capacity()))
+    for name in sorted(flock.job):
+        flock.push(flock.train(name))
+    return flock
+
+
+def held_by(flock: Flock) -> dict[str, list[int]]:
+    return {one.owner: np.flatnonzero(one.held).tolist() for one in flock.it.leases.values()}
+
+
+@pytest.mark.parametrize("rule", KEPT)
+def test_a_newcomer_takes_the_place_of_one_that_left(rule: str) -> None:
+    """Its subnet as it was, and nobody else's changes."""
+    flock = flock_with(Flock(rule, 5, founders=3), "a", "b", "c")
+    before = held_by(flock)
+    place = flock.it.lease_of("b").held  # type: ignore[union-attr]
+    flock.leave("b")
+    for name in "acacac":
+        flock.push(flock.train(name))
+    assert held_by(flock) == {name: before[name] for name in "ac"}
+    left = part_of(flock.it.weights, STRUCTURE, place)
+    flock.take(flock.it.join("d", Capacity()))
+    for name in "ac":
+        flock.push(flock.train(name))
+    assert held_by(flock) == {"a": before["a"], "c": before["c"], "d": before["b"]}
+    assert not flock.it.reserved().any()
+    for name, mine in left.items():
+        if name not in flock.it.shared:
+            assert torch.equal(flock.job["d"].values[name], mine)
+
+
+def test_a_newcomer_waits_for_the_place_of_one_that_is_away() -> None:
+    flock = alike("a", "b", "c")
+    before = held_by(flock)
+    flock.it.away("b")
+    flock.take(flock.it.join("d", Capacity()))
+    for name in "acacac":
+        flock.push(flock.train(name))
+    assert held_by(flock) == before
+    flock.leave("b")  # it does not come back
+    assert held_by(flock) == {"a": before["a"], "c": before["c"], "d": before["b"]}
+
+
+def test_a_newcomer_gets_units_when_who_was_away_is_back() -> None:
+    flock = alike("a", "b", "c")
+    flock.it.away("b")
+    flock.take(flock.it.join("d", Capacity()))
+    flock.it.away("b", gone=False)
+    for name in "abc":
+        flock.push(flock.train(name))
+    assert flock.it.lease_of("d") is not None
+
+
+def test_one_member_shares_with_a_newcomer_and_the_others_keep_what_they_have() -> None:
+    flock = alike("a", "b", "c")
+    before = held_by(flock)
+    flock.take(flock.it.join("d", Capacity()))
+    for name in "abcabc":
+        flock.push(flock.train(name))
+    flock.push(flock.train("d"))
+    after = held_by(flock)
+    [shares] = [name for name in "abc" if after[name] != before[name]]
+    assert sorted(after[shares] + after["d"]) == sorted({*before[shares], *after["d"]})
+    assert set(after["d"]) < set(before[shares])
 
 
 def test_a_barrier_does_not_wait_for_the_dead() -> None:
