@@ -494,18 +494,18 @@ class Partitioner:
 
     def _redraw(self, lease: Lease) -> Iterator[Effect]:
         """After a push: give up what is too much, take what is free; `lease` draws anew."""
-        wanted = self._wanted()[lease.owner]
+        wanted = self._wanted()
         free = self._free() & ~self.reserved()
         held = lease.held.copy()
         favourite = NOWHERE if self._home is None else homes.home_of(self._home, held)
-        for size, g in zip(wanted, self._dealt, strict=True):
+        for at, (size, g) in enumerate(zip(wanted[lease.owner], self._dealt, strict=True)):
             units = np.arange(*_span(self.structure.groups[g].units))
             mine, pool = units[held[units]], units[free[units]]
             if self.rule == "lease":
                 pool = np.concatenate([mine, pool])
                 held[mine] = False
                 held[self._rng.permutation(pool)[:size]] = True
-            elif len(mine) > (kept := self._keeps(lease, g, size, len(mine))):
+            elif len(mine) > (kept := self._keeps(lease.owner, at, wanted, len(mine))):
                 held[mine] = False
                 held[self._some(mine, kept, favourite)] = True
             elif len(mine) < size and len(pool):
@@ -524,20 +524,20 @@ class Partitioner:
             return self._rng.permutation(units)[:size]
         return homes.to_keep(units, size, self._home, favourite, self._rng)
 
-    def _keeps(self, lease: Lease, g: int, size: int, have: int) -> int:
-        """How many units of a group a member keeps at its push; `size`: what it should have.
+    def _keeps(self, owner: str, at: int, wanted: Mapping[str, list[int]], have: int) -> int:
+        """How many of the units it has of a dealt group a member keeps at its push.
 
         A subnet that loses some of its units is worth little for a while. So nobody gives up any
         before another has less than half of what it should. And for a newcomer one member alone,
         the fullest, shares what it has, instead of all.
         """
-        wanted, at = self._wanted(), self._dealt.index(g)
+        g, size = self._dealt[at], wanted[owner][at]
         enough = 1.0 if self._uneven else 0.5
         widths = {one.owner: self._width(g, one.held) for one in self.leases.values()}
         if any(width < enough * wanted[name][at] for name, width in widths.items()):
             return min(have, size)
         waiting = self._waiting[len(self._away) :]  # the first ones may be in another's place
-        if not waiting or self._fullest(wanted) != lease.owner:
+        if not waiting or self._fullest(wanted) != owner:
             return have
         part = size / (size + wanted[waiting[0]][at])
         return min(have, max(1, (size + 1) // 2, round(have * part)))
