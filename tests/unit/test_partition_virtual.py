@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,9 @@ def test_no_step_is_lost_without_churn() -> None:
     assert out.samples == 4 * 100 * 32
 
 
+Events = Callable[[int], dict[str, tuple[tuple[float, str], ...]]]
+
+
 def churn(seed: int) -> dict[str, tuple[tuple[float, str], ...]]:
     """15 joins, 8 leaves and 7 kills, which the coordinator hears of later than of the newcomer."""
     rng = random.Random(seed)
@@ -87,7 +91,26 @@ def churn(seed: int) -> dict[str, tuple[tuple[float, str], ...]]:
     return {"joins": tuple(joins), "leaves": tuple(leaves), "kills": tuple(kills)}
 
 
-def thirty(rule: str, seeds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+def wandering(seed: int) -> dict[str, tuple[tuple[float, str], ...]]:
+    """30 joins, leaves and kills in any order, of whoever is there: from 2 to 6 members."""
+    rng = random.Random(seed)
+    events: dict[str, list[tuple[float, str]]] = {"joins": [], "leaves": [], "kills": []}
+    here = [f"node-{k}" for k in range(4)]
+    for k in range(30):
+        what = rng.choice(["joins", "joins", "leaves", "kills"])
+        if len(here) <= 2:
+            what = "joins"
+        elif what == "joins" and len(here) >= 6:
+            what = "kills"
+        name = f"late-{k}" if what == "joins" else here.pop(rng.randrange(len(here)))
+        events[what].append((10.0 + 12 * k + rng.random(), name))
+        here += [name] if what == "joins" else []
+    return {what: tuple(times) for what, times in events.items()}
+
+
+def thirty(
+    rule: str, seeds: int, monkeypatch: pytest.MonkeyPatch, events: Events = churn, **more: object
+) -> tuple[float, float]:
     """Mean accuracy of calm runs, and of runs with churn. Σ E_k = I, and that no unit is lost or
     owned twice, is checked after every event (`World._carry_out`)."""
     monkeypatch.setattr(synthetic, "TEST_SAMPLES", 4096)  # 256 tell no 2 points apart
@@ -97,8 +120,8 @@ def thirty(rule: str, seeds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[floa
         for seed in range(seeds):
             clouds = Clouds()
             clouds.lr = 0.2
-            more = churn(seed + 1) if stir else {}
-            setting = Setting(rule=rule, peers=4, seconds=400, delay_s=0.3, seed=seed, **more)  # type: ignore[arg-type]
+            words: dict[str, Any] = {**more, **(events(seed + 1) if stir else {})}
+            setting = Setting(rule=rule, peers=4, seconds=400, delay_s=0.3, seed=seed, **words)
             out = World(clouds, setting).run()
             assert set(out.refused) <= {OVER}
             accuracies.append(out.masked.accuracy)
@@ -112,6 +135,15 @@ def test_thirty_joins_leaves_and_kills(rule: str, monkeypatch: pytest.MonkeyPatc
     calm, stirred = thirty(rule, 3, monkeypatch)
     assert stirred > calm - 0.02
     assert calm > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("push_s", [0.0, 3.0])
+def test_churn_in_any_order(push_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when members push as seldom as real ones do."""
+    calm, stirred = thirty("async", 4, monkeypatch, wandering, push_s=push_s)
+    print(f"push_s {push_s}: {calm:.4f} {stirred:.4f}")
+    assert stirred > calm - 0.02
 
 
 @pytest.mark.slow
