@@ -1040,6 +1040,7 @@ class Runtime:
         now = time.monotonic()
         if isinstance(message, SnapshotRequest):
             self.heard(sender)
+            self._hand_over(Send(sender, self.progress()))  # my link to it opens while I copy
             self._giving.asked(sender)
             return
         try:
