@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -26,11 +26,13 @@ from murmurate.io.malloc import keep_memory
 from murmurate.io.names import is_named
 from murmurate.io.transport import Transport
 from murmurate.keeper import Keeper
-from murmurate.member import Member
 from murmurate.runtime import Runtime, Settings
 from murmurate.session import Swarm
 from murmurate.values import ordinal
 from murmurate.watch.pages import pages
+
+if TYPE_CHECKING:
+    from murmurate.member import Member
 
 GOODBYE_S = 2.0
 """For the leave of one that is told to stop while it joins."""
@@ -142,6 +144,8 @@ def join(
                 raise ConfigError(f"{key} {value!r}: mode 'ist' has none, the coordinator does")
         if coordinator is None:
             raise ConfigError("coordinator: mode 'ist' needs its address")
+        from murmurate.member import Member  # and all of its partitions: 80 ms for who needs none
+
         return Member(
             model,
             optimizer,
