@@ -73,8 +73,8 @@ class _Incoming:
     def _count(self, began: int) -> None:
         """The norm of a piece while it is near; at the end it would hold up the fold.
 
-        By numpy, in short rows: torch's way to its kernel is so long that it took three times as
-        long as the counting, and BLAS would wake other threads for long rows.
+        By numpy: 9 ms less than by torch of an exchange of 100 MB. In short rows: for long ones
+        BLAS would wake other threads.
         """
         assert self.payload is not None
         assert self.square is not None

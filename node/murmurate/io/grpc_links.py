@@ -193,8 +193,7 @@ class Speaking:
             self._write_began = math.inf
             self.link.took(time.monotonic() - began)
             self._transport.bytes_sent += len(frame)
-            # Or the next one is made beside it, in memory that no cache has: a tenth of the time.
-            del frame
+            del frame  # or the next one would be made beside it, in memory that is in no cache
 
     async def _read(self, call: Any) -> None:
         while True:
@@ -289,7 +288,7 @@ class Listening:
             data = await read(self._context)
             self._transport.bytes_received += len(data)
             self._assembly.receive(wire.decode_frame(data))
-            del data  # as above
+            del data  # as a frame that was written
 
     async def _reply(self) -> None:
         while True:
