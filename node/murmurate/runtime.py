@@ -690,7 +690,8 @@ class Runtime:
             self.news.notify_all()
             live = self._peer.membership.live()
         self._giving.sweep(live)
-        self._pump()
+        if self._outgoing or self._consumed or self._next_pump is None:
+            self._pump()
 
     def _tell(self, now: float) -> None:
         others = [name for name in self.peer.membership.live() if name != self.name]
@@ -843,9 +844,6 @@ class Runtime:
     def _pump(self) -> None:
         """Hand over what waits: small messages first, then what each free link takes."""
         self._kicked = False
-        if self._next_pump is not None:
-            self._next_pump.cancel()
-            self._next_pump = None
         transport = self.transport
         while self._consumed:
             self._consumed.popleft()()
@@ -878,15 +876,26 @@ class Runtime:
                     with self.lock:  # a sum of too many for one header: a snapshot will do
                         self._peer.landed(to, push)
                         self.tally.dropped["header"] += 1
-            if paced and not ready:
-                with self.lock:
-                    paced = self._has_waiting()
-            if paced:
-                assert self._loop is not None
-                self._next_pump = self._loop.call_later(self.pace.message_s, self._pump)
+            self._look_again(paced, taken=bool(ready))
         except BaseException as error:
             self._fail(error)
             raise
+
+    def _look_again(self, paced: bool, *, taken: bool) -> None:
+        """After the pause between two messages, if one has left or something waits."""
+        assert self._loop is not None
+        if self._next_pump is not None and (taken or not paced):
+            self._next_pump.cancel()
+            self._next_pump = None
+        if paced and self._next_pump is None:
+            with self.lock:
+                paced = taken or self._has_waiting()
+            if paced:
+                self._next_pump = self._loop.call_later(self.pace.message_s, self._pump_due)
+
+    def _pump_due(self) -> None:
+        self._next_pump = None
+        self._pump()
 
     def _hand_over(self, send: Send) -> None:
         try:

@@ -22,13 +22,15 @@ import torch
 from tests.integration.ears import LARGE, SHORT, Memo, Node, ping, push, run, until
 from tests.integration.line import Line
 
+from murmurate.core.averaging import Share
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Generation, Snapshot, Stamp
 from murmurate.errors import ConfigError, PeerTimeout, PeerUnavailable, SchemaMismatch
 from murmurate.io import wire
+from murmurate.io.grpc_links import Listening
 from murmurate.io.grpc_terms import Outcome
 from murmurate.io.grpc_transport import GrpcTransport
-from murmurate.io.transport import INLINE_BYTES, Limits
+from murmurate.io.transport import INLINE_BYTES, WINDOW_MESSAGES, Limits
 
 TALK = "/murmurate.v1.Peer/Talk"
 LARGE_BYTES = 4 * LARGE
@@ -396,6 +398,59 @@ def test_a_peer_that_does_not_read() -> None:
                 a.transport.carry("b", each)
             await until(lambda: len(a.ears.lost_there) == 2)
             assert [message for _, message in a.ears.lost_there] == sent
+
+    run(scenario())
+
+
+def test_who_waits_for_a_receipt_gets_it_soon() -> None:
+    """A sender waits for that of a share, and for those of pushes when half of its window is full;
+    here any other receipt would come after half a minute."""
+
+    async def scenario() -> None:
+        limits = replace(SHORT, landed_s=0.01, landed_push_s=30.0)
+        async with node("a") as a, node("b", limits=limits) as b:
+            a.transport.meet("b", b.transport.address)
+            share = Share(1, 1, 2, 0.5, torch.ones(1000), Clock(), seen=0)
+            a.transport.carry("b", share)
+            await until(lambda: len(a.ears.landed_there) == 1)
+            for seq in range(1, WINDOW_MESSAGES // 2 + 1):
+                a.transport.carry("b", push(seq))
+            await until(lambda: len(a.ears.landed_there) == 1 + WINDOW_MESSAGES // 2)
+            a.transport.carry("b", push(7))
+            a.transport.carry("b", share)
+            await until(lambda: len(a.ears.landed_there) == 3 + WINDOW_MESSAGES // 2)
+
+    run(scenario())
+
+
+def test_a_peer_that_does_not_read_its_receipts() -> None:
+    """Its stream takes no more: told by a context whose second write, after the welcome, waits."""
+
+    class Full:
+        def __init__(self, frames: list[bytes]) -> None:
+            self.frames = frames
+            self.written = 0
+
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        async def read(self) -> bytes:
+            return self.frames.pop(0) if self.frames else await asyncio.Future()
+
+        async def write(self, _: bytes) -> None:
+            self.written += 1
+            if self.written > 1:
+                await asyncio.Future()
+
+    async def scenario() -> None:
+        limits = replace(SHORT, reply_s=0.1, landed_push_s=0.01)
+        async with node("b", limits=limits) as b:
+            assert isinstance(b.transport, GrpcTransport)
+            context = Full([hello(), piece(bytes(4000), number=1, total=4000, head=head())])
+            with pytest.raises(PeerTimeout, match="receipts are not read"):
+                await asyncio.wait_for(Listening(b.transport, context).run(), 5.0)
+            assert context.written == 2
+            assert [reason for reason, *_ in b.ears.rejections] == ["stalled"]
 
     run(scenario())
 

@@ -65,6 +65,7 @@ def assert_is(clock: Clock, twin: Iterable[Dot]) -> None:
     assert bool(clock) == bool(twin)
     assert list(clock) == sorted(twin)
     assert clock.ranges() == ranges_of(twin)
+    assert clock.spans == len(clock.ranges())
     assert clock.keys() == sorted(keys_of(twin))
     for key in keys_of(twin):
         held = {dot.seq for dot in twin if dot[:2] == key}

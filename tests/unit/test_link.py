@@ -93,3 +93,17 @@ def test_pieces_of_a_snapshot_say_what_their_bytes_are() -> None:
     frame = wire.decode_frame(data)
     assert frame.piece is not None
     assert frame.piece.checksum == 0
+
+
+def test_a_bulk_message_waits_until_its_last_byte_has_left() -> None:
+    it = Clocked()
+    it.link.post(wire.encode_note(Ping(1)))
+    assert not it.link.has_bulk
+    it.carry(2 * PIECE_BYTES_FIRST)
+    seen = []
+    for _ in range(2):
+        seen.append(it.link.has_bulk)
+        it.frame(1.0)
+    assert seen == [True, True]
+    assert not it.link.has_bulk
+    assert not it.link.idle  # it has not landed

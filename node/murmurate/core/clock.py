@@ -174,6 +174,11 @@ class Clock:
             for i in range(0, len(runs), 2)
         ]
 
+    @property
+    def spans(self) -> int:
+        """How many `ranges` there are."""
+        return sum(map(len, self._runs.values())) // 2
+
     def last(self, origin: str, epoch: int) -> int:
         """The highest number held of that life, or 0."""
         runs = self._runs.get((origin, epoch))

@@ -34,8 +34,9 @@ def payload_problem(
     if payload.dtype != weights.dtype:
         return f"{payload.dtype}, the model has {weights.dtype}"
     if payload.is_floating_point():
-        # One pass finds NaN, Inf and overflow: 5 to 7 ms per 100 MB (isfinite().all(): 127).
-        norm = float(torch.linalg.vector_norm(payload)) if norm is None else norm
+        # One pass finds NaN, Inf and overflow, and `dot` is the quickest: a third of vector_norm
+        # for 0.24 MB (isfinite().all() takes 20 times as long). NORM_MAX squared fits float32.
+        norm = float(payload.dot(payload)) ** 0.5 if norm is None else norm
         if not norm <= NORM_MAX:
             return f"its norm is {norm}, at most {NORM_MAX}"
     return ""

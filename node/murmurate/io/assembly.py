@@ -205,9 +205,10 @@ class Assembly:
         depot: Depot,
         *,
         call_soon: Callable[[Callable[[], None]], None],
-        on_reply: Callable[[bool], None],
+        on_reply: Callable[[float], None],
     ) -> None:
-        """`call_soon`: run this on the loop's thread. `on_reply(at_once)`: `reply` has news."""
+        """`call_soon`: run this on the loop's thread. `on_reply(wait_s)`: `reply` has
+        news, which may wait so long."""
         self.who = (hello.name, hello.epoch)
         self._sender = hello.name
         self._ears = ears
@@ -310,7 +311,7 @@ class Assembly:
         if not self._ears.wants(self._sender, piece.head):
             self._grants.append(wire.Grant(number=piece.number, offset=0, skip=True))
             self._count(piece.number)
-            self._on_reply(True)
+            self._on_reply(0.0)
             return None
         self._unconsumed_bytes += piece.total
         self._current = incoming
@@ -322,7 +323,7 @@ class Assembly:
         """There is memory for an offer."""
         self._moved_at = self._depot.now()
         self._grants.append(wire.Grant(number=incoming.number, offset=incoming.filled, skip=False))
-        self._on_reply(True)
+        self._on_reply(0.0)
 
     def _deliver(self, incoming: _Incoming) -> None:
         assert incoming.payload is not None
@@ -338,10 +339,7 @@ class Assembly:
             self._unconsumed_bytes -= incoming.total
             self._fresh_bytes += incoming.total
             self._count(incoming.number)
-            self._on_reply(
-                self._fresh_bytes >= WINDOW_BYTES // 4
-                or self._landed - self._said >= WINDOW_MESSAGES // 2
-            )
+            self._on_reply(self._patience_s(incoming.head))
 
         payload, incoming.payload, incoming._into = incoming.payload, None, None
         try:
@@ -352,6 +350,17 @@ class Assembly:
             if incoming.large:
                 self._depot.release(incoming.total)
             raise
+
+    def _patience_s(self, head: wire.BulkHead) -> float:
+        """How long the news that it has landed may wait for company. Nobody waits for that of a
+        push while there is room in the window; the next share waits for that of the last."""
+        if (
+            self._fresh_bytes >= WINDOW_BYTES // 4
+            or self._landed - self._said >= WINDOW_MESSAGES // 2
+        ):
+            return 0.0
+        limits = self._depot.limits
+        return limits.landed_s if isinstance(head, wire.ShareHead) else limits.landed_push_s
 
     def _count(self, number: int) -> None:
         self._consumed.add(number)

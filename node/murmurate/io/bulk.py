@@ -305,8 +305,8 @@ def encode_head(head: BulkHead) -> bytes:
 
 
 def push_fits(push: Push) -> bool:
-    """Whether the stamps of this sum fit into a head. One always does, short of 1,000 origins."""
-    if len(push.stamps) == 1 and len(push.stamps[0].context.ranges()) <= 256:
+    """Whether the stamps of this sum fit into a head. Few always do, short of 1,000 origins."""
+    if sum(1 + stamp.context.spans for stamp in push.stamps) <= 256:
         return True
     data, work = _head_bytes(_push_head(push))
     return len(data) <= HEAD_BYTES_MAX and work <= CONTEXTS_MAX

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from murmurate.core.averaging import Receipt
 from murmurate.errors import (
     ConfigError,
     LocalProtocolError,
@@ -118,7 +119,7 @@ class GrpcTransport:
 
     def post(self, to: str, message: Any) -> None:
         if (speaking := self._open(to)) is not None:
-            speaking.post(wire.encode_note(message))
+            speaking.post(wire.encode_note(message), awaited=isinstance(message, Receipt))
 
     def free(self, to: str) -> bool:
         route = self._routes.get(to)

@@ -124,6 +124,12 @@ class Link:
         return self._bytes < WINDOW_BYTES and waiting < WINDOW_MESSAGES
 
     @property
+    def has_bulk(self) -> bool:
+        """Whether bytes of a bulk message wait, maybe for a grant or for room."""
+        under_way = self._under_way
+        return bool(self._queue) or bool(under_way and under_way[-1].sent < under_way[-1].total)
+
+    @property
     def idle(self) -> bool:
         """Nothing waits and everything has landed."""
         return not (self._notes or self._queue or self._under_way)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 IDLE = 0.6
 """A thread that wants less than this part of a core sleeps, or waits for something else."""
@@ -15,7 +14,8 @@ def wanted_s(thread: int) -> float:
     Time in line counts: on a crowded machine a busy thread may run for half of the time or less.
     """
     try:
-        ran, waited, _ = Path(f"/proc/self/task/{thread}/schedstat").read_bytes().split()
+        with open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as counted:
+            ran, waited, _ = counted.read().split()
         return (int(ran) + int(waited)) / 1e9
     except (OSError, ValueError):
         return math.nan

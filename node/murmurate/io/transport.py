@@ -66,7 +66,10 @@ class Limits:
     partial_s: float = 60.0
     """How long the first part of a large message is kept after its link broke."""
     landed_s: float = 0.02
-    """Receipts wait for company this long."""
+    """Receipts wait for company this long, unless half of the window is used …"""
+    landed_push_s: float = 0.1
+    """… and those of pushes this long: a frame of its own costs both sides 0.2 ms, and nobody waits
+    for a single one."""
     reply_s: float = 30.0
     """A peer that does not read its receipts for this long is cut off."""
     keepalive_s: float = 10.0
