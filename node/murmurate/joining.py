@@ -18,8 +18,10 @@ from murmurate.core.gate import NAME_BYTES_MAX, NORM_MAX
 from murmurate.core.layout import Layout
 from murmurate.core.timing import Timing
 from murmurate.core.topology import TOPOLOGIES
+from murmurate.core.turns import Turns
 from murmurate.errors import ConfigError
 from murmurate.instant import Instant
+from murmurate.io import span
 from murmurate.io.codec import Encoder
 from murmurate.io.codec_choice import Choice, parse_codec
 from murmurate.io.malloc import keep_memory
@@ -34,6 +36,8 @@ from murmurate.watch.pages import pages
 if TYPE_CHECKING:
     from murmurate.member import Member
 
+LARGE_BYTES = 16 << 20
+"""A larger model is published in turns: memory counts more than how soon each step is out."""
 GOODBYE_S = 2.0
 """For the leave of one that is told to stop while it joins."""
 
@@ -183,6 +187,9 @@ def join(
             raise ConfigError(problem)
     layout, parameters = Layout.of(model)
     encoder = _encoder(parse_codec(codec), layout)
+    turns = None
+    if rule == "sum" and encoder is None:
+        turns = _turns(layout)
     careful = found is None
     found = _may_found(name, peers) if found is None else found
     if found or checkpoint is not None or rule != "sum":
@@ -210,6 +217,7 @@ def join(
             careful=careful,
             rule=rule,
             encoded=encoder is not None,
+            update_bytes=span.turn_bytes(layout.size) if turns is not None else 0,
             topology=topology,
             timing=timing or Timing(),
             join_timeout_s=join_timeout_s,
@@ -230,7 +238,7 @@ def join(
         if keeper is not None:
             keeper.close()
         raise
-    swarm = Swarm(runtime, layout, parameters, optimizer, every, encoder)
+    swarm = Swarm(runtime, layout, parameters, optimizer, every, encoder, turns)
     swarm._instant = instant
     try:
         swarm._enter(join_timeout_s)
@@ -243,6 +251,14 @@ def join(
 
 def _may_found(name: str, peers: Sequence[str]) -> bool:
     return not peers or (any(is_named(peer) for peer in peers) and ordinal(name) == 0)
+
+
+def _turns(layout: Layout) -> Turns | None:
+    """A large model is published a part at a time. Not where parameters have fewer bits than the
+    weights: what waits for its turn would not be in them; and float64 is not sent in parts."""
+    if layout.nbytes <= LARGE_BYTES or layout.narrow or layout.dtype != torch.float32:
+        return None
+    return Turns(span.spans(layout.size))
 
 
 def _encoder(choice: Choice, layout: Layout) -> Encoder | None:

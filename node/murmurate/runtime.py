@@ -132,6 +132,8 @@ class Settings:
     rule: str = "sum"
     encoded: bool = False
     """Whether updates of mine go through a codec."""
+    update_bytes: int = 0
+    """Of each update, where it is a part of a large model (`core.turns`)."""
     topology: str = "full"
     timing: Timing = field(default_factory=Timing)
     join_timeout_s: float = 30.0
@@ -295,10 +297,10 @@ class Runtime:
     def waiting(self) -> bool:
         return bool(self._inbox)
 
-    def fold(self) -> bool:
-        """Fold in all that was delivered; whether the weights changed."""
+    def fold(self, count: int) -> bool:
+        """Fold in so many of what was delivered; whether the weights changed."""
         changed = False
-        for _ in range(len(self._inbox)):
+        for _ in range(count):
             with self.lock:
                 if not self._inbox:
                     break
@@ -525,7 +527,7 @@ class Runtime:
         epoch = self._new_epoch(place)
         more = self._from_disk(again=again)
         back = more.pop("clock", None)
-        model_bytes = self.layout.nbytes
+        update_bytes = self.settings.update_bytes or self.layout.nbytes
         if again and self.settings.rule == "average":
             self.weights = buffers.clone(self.weights)  # these may be in a share under way
         self._peer = self._kind()(
@@ -535,9 +537,11 @@ class Runtime:
             rng=self._rng,
             config=PeerConfig(
                 topology=self.settings.topology,
-                outbox_bytes_max=min(WAITING_MAX * model_bytes, max(BUFFER_BYTES, 2 * model_bytes)),
+                outbox_bytes_max=min(
+                    WAITING_MAX * update_bytes, max(BUFFER_BYTES, 2 * update_bytes)
+                ),
                 waiting_max=COMPANY_MAX,
-                log_bytes_max=max(BUFFER_BYTES, model_bytes),
+                log_bytes_max=self.settings.update_bytes or max(BUFFER_BYTES, update_bytes),
                 store_bytes_max=BUFFER_BYTES // 2,
                 coalesce=True,
                 leave_behind=True,

@@ -26,10 +26,11 @@ from murmurate.core.layout import Layout
 from murmurate.core.message import Part
 from murmurate.core.peer import Peer
 from murmurate.core.staleness import Summary
+from murmurate.core.turns import Turns
 from murmurate.errors import LocalProtocolError, PeerUnavailable
 from murmurate.instant import Copies, Instant
 from murmurate.io.checkpoint import Checkpoint
-from murmurate.io.codec import Encoder
+from murmurate.io.codec import Encoder, gained_in, place_of
 from murmurate.io.progress import Progress
 from murmurate.runtime import Runtime
 from murmurate.watch.reading import read
@@ -72,18 +73,23 @@ class Swarm:
         optimizer: torch.optim.Optimizer,
         every: int,
         encoder: Encoder | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._runtime = runtime
         self._layout = layout
         self._parameters = parameters
-        self._every = every
+        self._turns = turns
+        """Large models are published a part at a time …"""
+        self._every = every if turns is None else max(1, every // len(turns.places))
+        """… and all of it in the same number of steps, if there are as many as parts."""
         self._source: Source | None = None
         self._unpublished = 0
         self._encoder = encoder
         self._coded_bytes = layout.nbytes
         """What the last update took, encoded."""
         self._residual = False
-        """Whether the parameters are ahead of the weights by what encoding left out."""
+        """Whether the parameters are ahead of the weights by what encoding left out, or by parts
+        whose turn is still to come."""
         self._bad_steps = 0
         self._context = Clock()
         self._started = 0.0
@@ -227,6 +233,8 @@ class Swarm:
         runtime.tally.step(time.monotonic() - self._resumed)
         self._unpublished += 1
         self._steps += 1
+        if self._turns is not None:
+            self._turns.stepped()
         with self._undisturbed():
             if self._unpublished >= self._every and self._has_room():
                 self._publish()
@@ -275,11 +283,21 @@ class Swarm:
             peer = runtime.peer
             if self._encoder is not None and isinstance(peer, Peer):
                 return peer.synced and peer.room(self._coded_bytes, sparing=True)
-            return peer.synced and peer.room(self._layout.nbytes)
+            return peer.synced and peer.room(
+                runtime.settings.update_bytes if self._in_turns else self._layout.nbytes
+            )
+
+    @property
+    def _in_turns(self) -> bool:
+        """A source is told of steps once, when all that they changed is published."""
+        return self._turns is not None and self._source is None
 
     def _publish(self, *, exact: bool = False) -> None:
         """Encoded, unless `exact`: what encoding leaves out stays in the parameters, which are not
         written here, and so is in what the next update gained."""
+        if self._in_turns:
+            self._publish_part()
+            return
         update: torch.Tensor | Part = self._layout.gained(self._parameters, self._runtime.weights)
         if self._encoder is not None and not exact:
             assert isinstance(update, torch.Tensor)
@@ -287,17 +305,35 @@ class Swarm:
             self._coded_bytes = update.nbytes
         if self._commit(update):
             self._residual = self._encoder is not None and not exact
+            if self._turns is not None:
+                self._turns.forget()
             if self._layout.narrow or exact:
                 self._scatter()
         self._start_batch()
 
-    def _commit(self, update: torch.Tensor | Part) -> bool:
-        """False: it could not be used, and the steps are taken back."""
-        worth = max(1, self._unpublished // self._every)
+    def _publish_part(self) -> None:
+        """What was gained where it is the turn; the rest stays in the parameters, until it is."""
+        turns, weights = self._turns, self._runtime.weights
+        assert turns is not None
+        place = turns.place
+        values = self._layout.values(self._parameters, place)
+        if self._commit(gained_in(place, values, weights[place], self._layout.size), turns):
+            turns.published()
+            self._residual = turns.waiting
+            if not turns.waiting:
+                self._scatter()  # the sum is rounded: they are to be the weights to the bit
+        self._start_batch()
+
+    def _commit(self, update: torch.Tensor | Part, turns: Turns | None = None) -> bool:
+        """False: it could not be used, and the steps are taken back. `turns`: who knows since when
+        it was computed."""
+        steps, context, started = self._unpublished, self._context, self._started
+        if turns is not None:
+            steps, context, started = turns.steps, turns.context, turns.started
         self._unpublished = 0
         try:
-            seconds = time.monotonic() - self._started
-            self._runtime.commit(update, self._context, seconds, worth)
+            seconds = time.monotonic() - started
+            self._runtime.commit(update, context, seconds, max(1, steps // self._every))
         except LocalProtocolError as error:
             self._undo(error)
             return False
@@ -308,8 +344,7 @@ class Swarm:
 
     def _undo(self, error: LocalProtocolError) -> None:
         """A step that must not be passed on is taken back: weights stay what the clock says."""
-        self._scatter()
-        self._residual = False
+        self._take_back()
         if self._source is not None:
             self._source.undone()
         self._bad_steps += 1
@@ -323,22 +358,23 @@ class Swarm:
         runtime = self._runtime
         began = time.monotonic()  # what comes from now on is not in the next batch's weights
         if not runtime.waiting():
-            if not self._unpublished:
-                self._start_batch(began)
+            self._start_batch(began)
             return
         ahead = None
+        with runtime.lock:
+            waiting = [item.message for item in runtime.inbox]
         if self._unpublished or self._residual:
-            ahead = self._layout.ahead(self._parameters, runtime.weights)
+            place = place_of(waiting) if self._in_turns else slice(None)
+            ahead = self._layout.ahead(self._parameters, runtime.weights, place)
         life, synced = runtime.peer, runtime.peer.synced
         changed = False
         try:
-            changed = runtime.fold()
+            changed = runtime.fold(len(waiting))
             if runtime.adopted:
                 runtime.adopted = False
                 if runtime.peer is not life or not synced:
                     ahead, changed = None, True  # local steps of a life that is over
-                    self._unpublished = 0
-                    self._residual = False
+                    self._forget_steps()
                     if runtime.keeper is not None:
                         runtime.keeper.soon()
                     if self._source is not None:
@@ -348,16 +384,32 @@ class Swarm:
                 ahead.put_back(runtime.weights)
             elif changed:
                 self._scatter()
-        if not self._unpublished:
-            self._start_batch(began)
+        self._start_batch(began)
+
+    def _take_back(self) -> None:
+        """The parameters are the weights again."""
+        self._scatter()
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self._unpublished = 0
+        self._residual = False
+        if self._turns is not None:
+            self._turns.forget()
 
     def _scatter(self) -> None:
         self._layout.scatter(self._runtime.weights, self._parameters)
 
     def _start_batch(self, at: float | None = None) -> None:
         """From now on, or since a moment ago, what others make is not in what I compute."""
-        self._context = self._runtime.peer.context()
-        self._started = time.monotonic() if at is None else at
+        if self._unpublished and not self._in_turns:
+            return  # the next update is of the steps before, too
+        context = self._runtime.peer.context()
+        at = time.monotonic() if at is None else at
+        if self._turns is not None:
+            self._turns.begin(context, at)
+        if not self._unpublished:
+            self._context, self._started = context, at
 
     # -- not training ----------------------------------------------------------------------------
 
@@ -370,14 +422,22 @@ class Swarm:
         if (self._unpublished or self._residual) and self._runtime.peer.synced:
             with self._undisturbed():
                 self._publish(exact=self._encoder is not None)
+                while self._in_turns and self._residual:
+                    self._publish()
             self._runtime.flush(at_once=True)
 
     def _publish_last(self, timeout_s: float) -> float:
         """Publish once there is room, or a large model would be in memory once more than it need
         be. What is left of the time."""
         began = time.monotonic()
-        if self._unpublished or self._residual:
-            self.follow(self._has_room, min(timeout_s / 2, ROOM_S))
+        until = began + min(timeout_s / 2, ROOM_S)
+        while self._unpublished or self._residual:
+            room = self.follow(self._has_room, until - time.monotonic())
+            if not room or not self._in_turns:
+                break
+            with self._undisturbed():
+                self._publish()
+            self._runtime.flush(at_once=True)
         self.publish()
         return timeout_s - (time.monotonic() - began)
 
@@ -413,9 +473,7 @@ class Swarm:
     def discard(self) -> None:
         """Take local steps back that were not published: weights are what the clock says again."""
         with self._undisturbed():
-            self._scatter()
-            self._unpublished = 0
-            self._residual = False
+            self._take_back()
             if self._source is not None:
                 self._source.dropped()
             self._start_batch()

@@ -291,10 +291,10 @@ def test_ctrl_c_never_comes_between_weights_and_clock(tmp_path: Path) -> None:
     raised = []
     fold = node.swarm._runtime.fold
 
-    def interrupted() -> bool:
+    def interrupted(count: int) -> bool:
         signal.raise_signal(signal.SIGINT)
         raised.append(True)  # nothing was raised here
-        return fold()
+        return fold(count)
 
     node.swarm._runtime.fold = interrupted  # type: ignore[method-assign]
     node.swarm._runtime.waiting = lambda: True  # type: ignore[method-assign]

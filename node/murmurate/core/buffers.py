@@ -22,8 +22,9 @@ FREE_MAX = 4
 _free: dict[int, list[mmap.mmap]] = {}
 
 
-def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat CPU tensor with anything in it."""
+def empty(size: int, dtype: torch.dtype, *, once: bool = False) -> torch.Tensor:
+    """A flat CPU tensor with anything in it. `once`: another of that size will not be needed soon,
+    its memory is given back to the system when it is done with."""
     nbytes = size * dtype.itemsize
     if nbytes < BLOCK_BYTES_MIN:
         return torch.empty(size, dtype=dtype)
@@ -33,14 +34,15 @@ def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
     except IndexError:
         block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     view = memoryview(block)
-    # The tensor's storage holds the view: when the last tensor on it is gone, so is the view.
-    weakref.finalize(view, _give_back, waiting, block).atexit = False
+    if not once:
+        # The tensor's storage holds the view: when the last tensor on it is gone, so is the view.
+        weakref.finalize(view, _give_back, waiting, block).atexit = False
     return torch.frombuffer(view, dtype=dtype)
 
 
-def clone(tensor: torch.Tensor) -> torch.Tensor:
+def clone(tensor: torch.Tensor, *, once: bool = False) -> torch.Tensor:
     """A copy of a flat CPU tensor."""
-    return empty(tensor.numel(), tensor.dtype).copy_(tensor)
+    return empty(tensor.numel(), tensor.dtype, once=once).copy_(tensor)
 
 
 def touch(size: int, dtype: torch.dtype, count: int = 1) -> None:

@@ -186,6 +186,21 @@ class Layout:
                 flat[self.span(index)].sub_(weights[self.span(index)])
         return flat
 
+    def values(self, parameters: Sequence[torch.Tensor], place: slice) -> torch.Tensor:
+        """The parameters' values at that place of the flat buffer; to be read at once."""
+        row = self._in_line(parameters)
+        if row is not None:
+            return row[place]
+        flat = torch.empty(place.stop - place.start, dtype=self.dtype)
+        with torch.no_grad():
+            for index in range(len(parameters)):
+                span = self.span(index)
+                first, last = max(span.start, place.start), min(span.stop, place.stop)
+                if first < last:
+                    part = parameters[index].reshape(-1)[first - span.start : last - span.start]
+                    flat[first - place.start : last - place.start].copy_(part)
+        return flat
+
     def scatter(self, weights: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Write flat weights into the parameters, rounded where they have fewer bits."""
         row = self._in_line(parameters)
@@ -195,9 +210,15 @@ class Layout:
         with torch.no_grad():
             torch._foreach_copy_(list(parameters), self._views(weights))
 
-    def ahead(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> Ahead:
-        """Set aside what the parameters have and `weights`, about to change, has not."""
-        return Ahead(self, parameters, weights)
+    def ahead(
+        self,
+        parameters: Sequence[torch.Tensor],
+        weights: torch.Tensor,
+        place: slice = slice(None),
+    ) -> Ahead:
+        """Set aside what the parameters have and `weights`, about to change, has not. `place`: it
+        changes nowhere else."""
+        return Ahead(self, parameters, weights, place)
 
     def _views(self, weights: torch.Tensor) -> list[torch.Tensor]:
         """The flat weights in the shapes of the parameters; those of the last buffer are kept."""
@@ -231,17 +252,22 @@ class Ahead:
     In the memory of the parameters themselves where that can be done; models may be large.
     """
 
-    __slots__ = ("_flat", "_layout", "_parameters", "_row")
+    __slots__ = ("_flat", "_layout", "_parameters", "_place", "_row")
 
     def __init__(
-        self, layout: Layout, parameters: Sequence[torch.Tensor], weights: torch.Tensor
+        self,
+        layout: Layout,
+        parameters: Sequence[torch.Tensor],
+        weights: torch.Tensor,
+        place: slice,
     ) -> None:
         self._layout = layout
         self._parameters = parameters
         self._flat: torch.Tensor | None = None
         self._row = layout._in_line(parameters)
+        self._place = place
         if self._row is not None:
-            self._row.sub_(weights)
+            self._row[place].sub_(weights[place])
         elif all(p.is_cpu and p.dtype is layout.dtype for p in parameters):
             with torch.no_grad():
                 torch._foreach_sub_(list(parameters), layout._views(weights))
@@ -251,7 +277,7 @@ class Ahead:
     def put_back(self, weights: torch.Tensor) -> None:
         """Onto the weights as they are now, in whichever buffer that is."""
         if self._row is not None:
-            self._row.add_(weights)
+            self._row[self._place].add_(weights[self._place])
         elif self._flat is not None:
             values = self._layout._shapes(self._flat.add_(weights))
             with torch.no_grad():

@@ -452,7 +452,10 @@ class Peer:
             for to in self._neighbour_names():
                 if to != sender and to != last.dot.origin:
                     self.outbox.put(to, push)
-        return [Applied(push.dots, outcome.staleness)]
+        effects: list[Effect] = [Applied(push.dots, outcome.staleness)]
+        if 2 * push.nbytes > self.config.log_bytes_max:
+            effects.append(Send(sender, self._digest()))  # it makes no other until it knows
+        return effects
 
     def tick(self, now: float) -> list[Effect]:
         """Whatever is due: probes, digests, repairs, agreement."""
@@ -676,6 +679,9 @@ class Peer:
             few = len(self.membership.live()) <= KNOWN_MAX
             remember = few or sender in self._neighbour_names()
             self.knowledge.note(sender, lifted, durable, remember=remember)
+            if 2 * self.log.nbytes > self.config.log_bytes_max and self._whole():
+                others = [name for name in self.membership.live() if name != self.name]
+                effects += self._prune(others, now)
         if message.ask:
             effects.append(Send(sender, self._digest()))
         return effects

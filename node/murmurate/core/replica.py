@@ -76,7 +76,7 @@ class Replica:
 
     def snapshot(self) -> tuple[torch.Tensor, Clock]:
         """Weights and clock of one instant."""
-        return buffers.clone(self.weights), self.clock.copy()
+        return buffers.clone(self.weights, once=True), self.clock.copy()
 
     def judge(self, dots: tuple[Dot, ...]) -> Duplicate | Overlap | None:
         """What would speak against applying updates with these ids; None: nothing."""

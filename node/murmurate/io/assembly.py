@@ -18,7 +18,7 @@ import torch
 
 from murmurate.core import buffers
 from murmurate.errors import ChecksumMismatch, RemoteProtocolError
-from murmurate.io import wire
+from murmurate.io import span, wire
 from murmurate.io.link import PIECE_BYTES_MIN, as_bytes
 from murmurate.io.transport import INLINE_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
 
@@ -56,10 +56,23 @@ class _Incoming:
     def allocate(self) -> None:
         dtype = wire.payload_dtype(self.head)
         # Encoded forms come in any size, and blocks are kept by size: these must not be.
-        make = torch.empty if dtype == torch.uint8 else buffers.empty
-        self.payload = make(self.total // dtype.itemsize, dtype=dtype)
+        size = self.total // dtype.itemsize
+        if dtype == torch.uint8 and not self._is_turn():
+            self.payload = torch.empty(size, dtype=dtype)
+        else:
+            once = isinstance(self.head, wire.SnapshotHead)
+            self.payload = buffers.empty(size, dtype, once=once)
         if not dtype.is_floating_point:
             self.square = None
+
+    def _is_turn(self) -> bool:
+        """A part of a large model, as all of its nodes cut it."""
+        head = self.head
+        return (
+            isinstance(head, wire.PushHead)
+            and len(head.parts) == 1
+            and head.parts[0] == (span.CODEC, span.turn_bytes(head.size))
+        )
 
     def write(self, raw: memoryview) -> None:
         if self._into is None:

@@ -18,7 +18,7 @@ from murmurate.core.clock import Clock
 from murmurate.core.message import PARTS_MAX, Generation, Push, Rumour, Snapshot, Stamp
 from murmurate.core.runs import SEQ_MAX
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
-from murmurate.io import codec, fields
+from murmurate.io import codec, fields, span
 from murmurate.io.notes import (
     generation_to_pb,
     generations_from_pb,
@@ -189,7 +189,8 @@ def parts_bytes(head: PushHead, size: int) -> int:
 def bytes_by_codec(message: Bulk) -> list[tuple[str, int]]:
     """What the tensor of a message takes on the wire."""
     if isinstance(message, Push) and message.parts:
-        return [(part.codec, part.nbytes) for part in message.parts]
+        # A span is as plain as the whole.
+        return [("fp32" if p.codec == span.CODEC else p.codec, p.nbytes) for p in message.parts]
     match message:
         case Push():
             tensor = message.payload

@@ -15,18 +15,24 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from murmurate.core import buffers
+from murmurate.core.message import Push
 from murmurate.errors import ConfigError, RemoteProtocolError
+from murmurate.io import span
 from murmurate.io.codec_choice import CODECS, Choice
 
 CODED = CODECS[1:]
-"""Those that stand in `Push.parts`."""
+"""Those a node can be told to use."""
+READ = (*CODED, span.CODEC)
+"""All that stand in `Push.parts`."""
 BLOCK = 1 << 18
 """Elements at a time."""
 ROW = 4096
@@ -110,8 +116,11 @@ class Encoder:
 
 def check_bytes(codec: str, size: int, nbytes: int) -> None:
     """Whether a form of a model with `size` elements can have so many bytes: before any memory."""
-    if codec not in CODED:
-        raise RemoteProtocolError("push.parts", f"codec {codec[:20]!r}, one of {', '.join(CODED)}")
+    if codec not in READ:
+        raise RemoteProtocolError("push.parts", f"codec {codec[:20]!r}, one of {', '.join(READ)}")
+    if codec == span.CODEC:
+        span.check_bytes(size, nbytes)
+        return
     if codec == "topk":
         if nbytes % 8 or not 8 <= nbytes <= 8 * max(1, size // 2) or size > INDEX_MAX:
             problem = f"topk: {nbytes} bytes for {size} elements"
@@ -135,6 +144,8 @@ def opened(codec: str, size: int, data: torch.Tensor) -> Encoded:
         scales, _ = _int8(size, data)
         if not bool(torch.isfinite(scales).all()) or bool((scales < 0).any()):
             raise RemoteProtocolError("push.parts", "int8: a scale that is negative or not finite")
+    elif codec == span.CODEC:
+        span.check(size, _little(data, 4))
     return Encoded(codec, size, data)
 
 
@@ -348,6 +359,37 @@ def _norm_topk(form: Encoded) -> float:
     return float(np.linalg.norm(_topk(form.data)[1].astype(np.float64)))
 
 
+# -- span: a part of the numbers, as they are ----------------------------------------------------
+
+
+def gained_in(place: slice, new: torch.Tensor, old: torch.Tensor, size: int) -> Encoded:
+    """What `new` has more than `old`, which lie in this place of a model with `size` elements."""
+    data, numbers = span.empty(place)
+    torch.sub(new, old, out=numbers)
+    return Encoded(span.CODEC, size, _little(data, 4))
+
+
+def place_of(messages: Iterable[object]) -> slice:
+    """Where these change the weights; all of them, unless they are pushes of spans."""
+    places = []
+    for message in messages:
+        parts = message.parts if isinstance(message, Push) else ()
+        if not parts or any(part.codec != span.CODEC for part in parts):
+            return slice(None)
+        places += [span.opened(_little(cast("Encoded", part).data, 4))[0] for part in parts]
+    start = min((place.start for place in places), default=0)
+    return slice(start, max((place.stop for place in places), default=0))
+
+
+def _add_span(form: Encoded, flat: torch.Tensor) -> None:
+    place, numbers = span.opened(_little(form.data, 4))
+    flat[place].add_(numbers)
+
+
+def _norm_span(form: Encoded) -> float:
+    return float(torch.linalg.vector_norm(span.opened(_little(form.data, 4))[1]))
+
+
 # -- all of them ---------------------------------------------------------------------------------
 
 
@@ -356,5 +398,5 @@ def _little(data: torch.Tensor, width: int) -> torch.Tensor:
     return data.view(-1, width).flip(1).reshape(-1) if _SWAP else data
 
 
-_ADD = {"bf16": _add_bf16, "int8": _add_int8, "topk": _add_topk}
-_NORM = {"bf16": _norm_bf16, "int8": _norm_int8, "topk": _norm_topk}
+_ADD = {"bf16": _add_bf16, "int8": _add_int8, "topk": _add_topk, span.CODEC: _add_span}
+_NORM = {"bf16": _norm_bf16, "int8": _norm_int8, "topk": _norm_topk, span.CODEC: _norm_span}
