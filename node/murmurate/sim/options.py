@@ -80,6 +80,8 @@ class Setting:
     """Fold at step boundaries, as the training thread does; else on arrival."""
     compact: bool
     log_each: bool
+    heeds_room: bool
+    """As nodes do: no update while there is no room for one. Else the log overflows at times."""
     config: PeerConfig
     faults: Faults = field(default_factory=Faults)
 
@@ -134,7 +136,8 @@ def draw(rng: random.Random, options: Options) -> Setting:
             leave_rate=sometimes(0.04, 0.4),
             hostile_rate=sometimes(0.2, 0.3),
         )
-    buffer_bytes = rng.choice((4, 16, 1024)) * PAYLOAD_BYTES
+    buffers = rng.choice((1, 4, 16, 1024))
+    buffer_bytes = buffers * PAYLOAD_BYTES
     log_each = _given(options.log_each, rng.random() < 0.6)
     config = PeerConfig(
         topology=topology,
@@ -159,6 +162,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
         drain=_given(options.drain, rng.random() < 0.5),
         compact=_given(options.compact, rng.random() < 0.25),
         log_each=log_each,
+        heeds_room=buffers == 1,
         config=config,
         faults=faults,
     )

@@ -238,7 +238,7 @@ class Swarm:
             return
         if not self._drain(node):
             return
-        if node.peer.synced:
+        if node.peer.synced and node.batch is None:
             node.batch = (node.peer.context(), self.truth.context(node.name))
         compute = node.step_s * (0.5 + 0.5 * self.rng.expovariate(1.0))
         self.at(self.time + compute, self._finish, node, life)
@@ -264,6 +264,10 @@ class Swarm:
         delta = delta.to(self.w0.dtype)
         if node.pending is not None:
             delta = delta + node.pending
+        if self.setting.heeds_room and not peer.room(PAYLOAD_BYTES):
+            node.batch, node.pending = (context, true_context), delta
+            self.counts["added up"] += 1
+            return
         push = peer.prepare(delta, context)
         try:
             self._log(node, push, true_context)
