@@ -76,9 +76,12 @@ def written(source: str) -> tuple[str, Schema]:
                     while tokens[at] != "}":
                         block.append(field(oneof))
                     take("}")
+                elif tokens[at] == "reserved":
+                    block.append(("reserved", int(statement()[1])))
                 else:
                     block.append(field(""))
             take("}")
+            block.sort(key=lambda each: each[0] == "reserved")  # a descriptor has them apart
         else:
             raise AssertionError(f"not understood here: {tokens[at : at + 5]}")
     return package, schema
@@ -99,7 +102,7 @@ def generated(file: Any) -> tuple[str, Schema]:
                 message.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else "",
             )
             for field in message.field
-        ]
+        ] + [("reserved", each.start) for each in message.reserved_range]
         for field in message.field:
             assert field.type in {*names, ENUM, MESSAGE}
     for enum in file.enum_type:
