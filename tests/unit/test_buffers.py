@@ -73,3 +73,19 @@ def test_threads_never_get_the_same_block() -> None:
 def test_small_ones_and_empty_ones_are_ordinary() -> None:
     assert buffers.empty(0, torch.float64).numel() == 0
     assert buffers.clone(torch.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_a_part_that_is_of_no_use_is_given_back() -> None:
+    """Whole pages of it alone: what lies beside it is still there."""
+    flat = buffers.empty(SIZE, torch.float32).fill_(7.0)
+    buffers.forget(flat[1000:9000])
+    assert flat[:1000].eq(7.0).all()
+    assert flat[9000:].eq(7.0).all()
+    assert flat[2048:8192].eq(0.0).all(), "fresh pages"
+    buffers.forget(torch.ones(3))  # not from here: it stays as it is
+
+
+def test_what_is_needed_once_is_not_kept() -> None:
+    buffers.release()
+    buffers.empty(SIZE, torch.float32, once=True).fill_(1.0)
+    assert not any(buffers._free.values())

@@ -20,6 +20,8 @@ FREE_MAX = 4
 """Blocks of one size that wait to be used again; more are given back."""
 
 _free: dict[int, list[mmap.mmap]] = {}
+_blocks: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+"""By the address of their first byte."""
 
 
 def empty(size: int, dtype: torch.dtype, *, once: bool = False) -> torch.Tensor:
@@ -37,7 +39,9 @@ def empty(size: int, dtype: torch.dtype, *, once: bool = False) -> torch.Tensor:
     if not once:
         # The tensor's storage holds the view: when the last tensor on it is gone, so is the view.
         weakref.finalize(view, _give_back, waiting, block).atexit = False
-    return torch.frombuffer(view, dtype=dtype)
+    tensor = torch.frombuffer(view, dtype=dtype)
+    _blocks[tensor.data_ptr()] = block
+    return tensor
 
 
 def clone(tensor: torch.Tensor, *, once: bool = False) -> torch.Tensor:
@@ -50,6 +54,20 @@ def touch(size: int, dtype: torch.dtype, count: int = 1) -> None:
     blocks = [empty(size, dtype) for _ in range(count)]
     for block in blocks:
         block.numpy()[:: PAGE_BYTES // dtype.itemsize] = 0
+
+
+def forget(part: torch.Tensor) -> None:
+    """What is in this part of a flat tensor is of no use any more: its whole pages are given back,
+    though the rest of the tensor is still needed."""
+    begin = part.untyped_storage().data_ptr()
+    block = _blocks.get(begin)
+    if block is None:
+        return
+    at = part.data_ptr() - begin
+    first = -(-at // PAGE_BYTES) * PAGE_BYTES
+    last = (at + part.numel() * part.element_size()) // PAGE_BYTES * PAGE_BYTES
+    if first < last:
+        block.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def release() -> None:

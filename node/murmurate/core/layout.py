@@ -135,7 +135,8 @@ class Layout:
         if self._in_line(parameters) is not None:
             buffers.release()  # or for a moment this would be the most a node ever takes
             for parameter in parameters:
-                parameter.data = parameter.data.clone()
+                lined_up, parameter.data = parameter.data, parameter.data.clone()
+                buffers.forget(lined_up)
         self._row = None
 
     def _movable(self, parameter: torch.nn.Parameter) -> bool:
