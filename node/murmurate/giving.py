@@ -23,6 +23,8 @@ SHARE_S = 1.0
 """Who asks within this time gets the same snapshot."""
 KEEP_S = 30.0
 """How long one that broke off is kept for its next try."""
+ALONE_S = 2.0
+"""So long, at most, the one that is given has the memory for itself, and updates wait."""
 GIFTS_MAX = 2
 """Different snapshots at a time; whoever else asks gets none, and asks somebody else."""
 SMALL_BYTES = 1 << 20
@@ -62,6 +64,14 @@ class Giving:
         """For whom one is being made."""
         self._again: set[str] = set()
         """Who asked again, and whose link is not back yet."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether one was begun a moment ago and is not there yet. For any thread."""
+        since = self._now() - ALONE_S
+        return bool(self._waiting) or any(
+            gift.under_way and gift.made_at > since for gift in tuple(self._gifts)
+        )
 
     def asked(self, to: str) -> None:
         """It gets a snapshot: one at a time, however often it asks."""

@@ -297,6 +297,10 @@ class Runtime:
     def waiting(self) -> bool:
         return bool(self._inbox)
 
+    def gives(self) -> bool:
+        """Whether a newcomer is getting a snapshot right now."""
+        return self._giving.busy
+
     def fold(self, count: int) -> bool:
         """Fold in so many of what was delivered; whether the weights changed."""
         changed = False

@@ -279,6 +279,8 @@ class Swarm:
             return False
         if time.monotonic() - self._started < runtime.pace.interval_s:
             return False
+        if self._in_turns and runtime.gives():
+            return False  # or memory would hold both, the newcomer's copy and an update
         with runtime.lock:
             peer = runtime.peer
             if self._encoder is not None and isinstance(peer, Peer):

@@ -11,7 +11,7 @@ import torch
 
 from murmurate.core.clock import Clock
 from murmurate.core.message import Generation, Snapshot
-from murmurate.giving import GIFTS_MAX, KEEP_S, SHARE_S, Giving
+from murmurate.giving import ALONE_S, GIFTS_MAX, KEEP_S, SHARE_S, Giving
 from murmurate.io.transport import Transport
 
 LIVE = ("a", "b", "c", "d")
@@ -158,3 +158,15 @@ def test_nothing_to_give() -> None:
     giver.whole = True
     giver.asked("a")
     assert giver.to == ["a"]
+
+
+def test_it_is_busy_until_it_is_there_but_not_for_long() -> None:
+    giver = Giver(1 << 20)
+    assert not giver.giving.busy
+    giver.asked("a")
+    assert giver.giving.busy
+    giver.giving.landed("a")
+    assert not giver.giving.busy
+    giver.asked("b")
+    giver.at += ALONE_S
+    assert not giver.giving.busy, "a slow link must not keep updates for ever"
