@@ -65,13 +65,11 @@ class Giving:
         self._again: set[str] = set()
         """Who asked again, and whose link is not back yet."""
 
-    @property
     def busy(self) -> bool:
-        """Whether one was begun a moment ago and is not there yet. For any thread."""
+        """Whether a large one was begun a moment ago and is not there yet. For any thread."""
         since = self._now() - ALONE_S
-        return bool(self._waiting) or any(
-            gift.under_way and gift.made_at > since for gift in tuple(self._gifts)
-        )
+        young = any(gift.under_way and gift.made_at > since for gift in tuple(self._gifts))
+        return self._large and (young or bool(self._waiting))
 
     def asked(self, to: str) -> None:
         """It gets a snapshot: one at a time, however often it asks."""

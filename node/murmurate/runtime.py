@@ -299,7 +299,7 @@ class Runtime:
 
     def gives(self) -> bool:
         """Whether a newcomer is getting a snapshot right now."""
-        return self._giving.busy
+        return self._giving.busy()
 
     def fold(self, count: int) -> bool:
         """Fold in so many of what was delivered; whether the weights changed."""

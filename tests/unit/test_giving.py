@@ -162,11 +162,11 @@ def test_nothing_to_give() -> None:
 
 def test_it_is_busy_until_it_is_there_but_not_for_long() -> None:
     giver = Giver(1 << 20)
-    assert not giver.giving.busy
+    assert not giver.giving.busy()
     giver.asked("a")
-    assert giver.giving.busy
+    assert giver.giving.busy()
     giver.giving.landed("a")
-    assert not giver.giving.busy
+    assert not giver.giving.busy()
     giver.asked("b")
     giver.at += ALONE_S
-    assert not giver.giving.busy, "a slow link must not keep updates for ever"
+    assert not giver.giving.busy(), "a slow link must not keep updates for ever"
