@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -177,6 +178,12 @@ def _train(
     keeper = runtime.keeper
     assert keeper is not None
 
+    saying = threading.Lock()  # two threads do; a pipe would mix long words
+
+    def say(state: State) -> None:
+        with saying:
+            connection.send(state)
+
     def tell(event: str, **more: Any) -> None:
         peer = runtime.peer
         assert isinstance(peer, Peer)
@@ -193,13 +200,13 @@ def _train(
                 peer.baseline.history,
                 **more,
             )
-        connection.send(state)
+        say(state)
 
     told = keeper.on_saved
 
     def saved(checkpoint: Any, kept: int) -> None:
         told(checkpoint, kept)
-        connection.send(
+        say(
             State(
                 "saved",
                 checkpoint.name,

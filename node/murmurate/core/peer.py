@@ -679,7 +679,9 @@ class Peer:
             few = len(self.membership.live()) <= KNOWN_MAX
             remember = few or sender in self._neighbour_names()
             self.knowledge.note(sender, lifted, durable, remember=remember)
-            if 2 * self.log.nbytes > self.config.log_bytes_max and self._whole():
+            # Of large updates the log holds one, and the next waits for this. Others have time.
+            one = self.log.updates == 1 and 2 * self.log.nbytes > self.config.log_bytes_max
+            if one and not self._away and self._whole():
                 others = [name for name in self.membership.live() if name != self.name]
                 effects += self._prune(others, now)
         if message.ask:
