@@ -1261,6 +1261,35 @@ def test_a_log_half_full_lets_go_of_what_all_have_applied() -> None:
     assert A2 in a.log
 
 
+def test_one_large_update_is_let_go_of_when_the_other_says_it_has_it() -> None:
+    """Not at the next comparison: the next update waits for this."""
+    a = peer("a", "ab", config=PeerConfig(prune_applied=True, log_bytes_max=PUSH_BYTES))
+    publish(a)
+    assert not a.room(PUSH_BYTES)
+    a.receive("b", Digest(1, Clock(), Clock()), NOW)
+    assert len(a.log) == 1
+    a.receive("b", Digest(1, Clock((A1,)), Clock()), NOW)
+    assert len(a.log) == 0
+
+
+def test_a_log_of_several_is_let_go_of_at_the_next_comparison() -> None:
+    """Who comes back says first what it has: that must not take away what it lacks."""
+    a = peer("a", "ab", config=PeerConfig(prune_applied=True, log_bytes_max=3 * PUSH_BYTES))
+    publish(a)
+    publish(a)
+    a.receive("b", Digest(1, Clock((A1, A2)), Clock()), NOW)
+    assert len(a.log) == 2
+    assert pruned(a, NOW + 1.0) == [A1, A2]
+
+
+def test_a_large_update_is_answered_at_once() -> None:
+    for log, answers in ((PUSH_BYTES, 1), (4 * PUSH_BYTES, 0)):
+        b = peer("b", "ab", config=PeerConfig(prune_applied=True, log_bytes_max=log))
+        effects = b.fold("a", push(A1), NOW)
+        digests = [m for to, m in sent(effects) if to == "a" and isinstance(m, Digest)]
+        assert len(digests) == answers
+
+
 def test_log_and_store_of_a_checkpoint_are_given_one_by_one_again() -> None:
     """All of it is in the weights already: nothing is folded in twice."""
     replica = Replica(torch.tensor(weights(A1, B1, X1)), Clock((A1, B1, X1)))
