@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from murmurate.core.staleness import Summary, gossip_expected_unequal
+from murmurate.core.staleness import Summary, gossip_expected_unequal, overlapping
 from murmurate.io.progress import Progress
 
 CHUNK = 1 << 20
@@ -111,6 +111,10 @@ class History:
     def grown(self, start: float, end: float, what: str) -> float:
         return self.at(end, what) - self.at(start, what)
 
+    def grown_in_all(self, what: str) -> float:
+        ends = self.samples[:1] + self.samples[-1:]
+        return float(getattr(ends[-1], what) - getattr(ends[0], what)) if ends else 0.0
+
 
 # -- prediction ----------------------------------------------------------------------------------
 
@@ -123,7 +127,8 @@ def predicted_staleness(
     What is made while an update is computed: window by window, weighted by the applications in
     each. What is made while it is on its way: of every update a node takes in, as many of its own
     as `rows` say; exact whatever the rates, as it is a mean of counts. And those that overtake,
-    for each of the third nodes. None when nothing was measured.
+    for each of the third nodes. What a node itself made meanwhile, of parts that take turns: over
+    its whole life, as a window may end in the middle. None when nothing was measured.
     """
     times = [sample.at for history in nodes.values() for sample in history.samples]
     if not times:
@@ -144,7 +149,19 @@ def predicted_staleness(
             computing += applied * expected
             weight += applied
         start = stop
-    return computing / weight + _on_the_way(rows or {}) if weight else None
+    if not weight:
+        return None
+    return computing / weight + _of_own_parts(nodes.values()) + _on_the_way(rows or {})
+
+
+def _of_own_parts(nodes: Iterable[History]) -> float:
+    rates, means_s = [], []
+    for each in nodes:
+        made, life_s = (each.grown_in_all(what) for what in ("published", "at"))
+        if made > 0:
+            rates.append(made / life_s)
+            means_s.append(each.grown_in_all("compute_s") / made)
+    return overlapping(rates, means_s)
 
 
 def _on_the_way(rows: Mapping[str, Json]) -> float:

@@ -31,7 +31,8 @@ class Node:
     wrong_s: float = 0.0
     """Its wall clock."""
     clock: Clock = field(default_factory=list)
-    context: Clock = field(default_factory=list)
+    begun: list[tuple[float, Clock]] = field(default_factory=list)
+    """When its last steps were begun, and on what: as many as there are parts, the oldest first."""
     inbox: list[tuple[float, Dot, Clock]] = field(default_factory=list)
     coming: list[tuple[float, Dot]] = field(default_factory=list)
     """Arrivals its outlook does not know of yet."""
@@ -39,7 +40,6 @@ class Node:
     applied: int = 0
     stale: int = 0
     spent_s: float = 0.0
-    started: float = 0.0
     ends: float = 0.0
     sampled: float = 0.0
     told: float = 0.0
@@ -84,17 +84,20 @@ class Swarm:
         jitter: float = 0.0,
         freezes: tuple[float, float] | None = None,
         stalls: tuple[float, float] | None = None,
+        parts: int = 1,
         seed: int = 2,
     ) -> None:
         """`jitter`: delays are exponential around so much of themselves. `freezes`: so often a
-        second each node stands still, for so long on average; `stalls`: the same of each link."""
+        second each node stands still, for so long on average; `stalls`: the same of each link.
+        `parts`: of its model each node publishes one in a step, in turn."""
         self.delay_s, self.unequal_s, self.jitter = delay_s, unequal_s or {}, jitter
         self.span_s, self.dies = span_s, dies or {}
         self.rng = random.Random(seed)
         self.nodes = [Node(step_s) for step_s in steps_s]
         for node, wrong in zip(self.nodes, wrong_s or [0.0] * len(steps_s), strict=True):
             node.wrong_s, node.ends = wrong, self.rng.uniform(0, node.step_s)
-            node.clock, node.context = [0] * len(steps_s), [0] * len(steps_s)
+            node.clock = [0] * len(steps_s)
+            node.begun = [(0.0, list(node.clock))] * parts
             node.frozen = self._pauses(freezes)
         pairs = itertools.permutations(range(len(steps_s)), 2)
         self.stalled = {pair: self._pauses(stalls) for pair in pairs}
@@ -114,19 +117,19 @@ class Swarm:
     def _step(self, number: int, node: Node) -> None:
         now, dies = node.ends, self.dies.get(number, self.span_s)
         node.made += 1
-        node.spent_s += now - node.started
+        started, context = node.begun.pop(0)
+        node.spent_s += now - started
         dot = (number, node.made)
         node.outlook.make(now + node.wrong_s)
         for other, peer in enumerate(self.nodes):
             if peer is not node and now < self.dies.get(other, self.span_s):
-                self._send(number, other, now, dot, node.context)
-        node.fold(dot, node.context)
+                self._send(number, other, now, dot, context)
+        node.fold(dot, context)
         node.inbox.sort(key=lambda item: item[0])
         while node.inbox and node.inbox[0][0] <= now:
-            _, coming, context = node.inbox.pop(0)
-            node.fold(coming, context)
-        node.context = list(node.clock)
-        node.started = now
+            _, coming, its_context = node.inbox.pop(0)
+            node.fold(coming, its_context)
+        node.begun.append((now, list(node.clock)))
         self._account(number, node, now)
         node.ends = node.thawed(now + node.step_s * self.rng.uniform(0.7, 1.3))
         if node.ends >= dies:

@@ -102,6 +102,17 @@ def test_the_forecast_knows_updates_that_overtake(stalls: tuple[float, float]) -
     assert of_all == pytest.approx(swarm.staleness, rel=0.1)
 
 
+@pytest.mark.parametrize(("nodes", "delay_s"), [(1, 0.0), (2, 0.0), (4, 0.01)])
+def test_the_forecast_knows_parts_that_take_turns(nodes: int, delay_s: float) -> None:
+    """Each of a node's updates meets the three parts it published since that one's first step."""
+    swarm = Swarm([0.02] * nodes, delay_s, parts=4, span_s=40.0)
+    measured, predicted = live(swarm)
+    assert measured == pytest.approx(4 * nodes - 1 + 50 * delay_s * (nodes - 1), rel=0.1)
+    assert predicted == pytest.approx(measured, rel=0.1)
+    of_all = predicted_staleness(swarm.histories, swarm.rows)
+    assert of_all == pytest.approx(swarm.staleness, rel=0.1)
+
+
 def test_own_updates_are_counted_between_two_moments() -> None:
     own = Makings()
     for wall in range(1, 3 * OWN_MAX):

@@ -141,6 +141,22 @@ def gossip_expected_unequal(
     )
 
 
+def overlapping(updates_per_s: Sequence[float], compute_s: Sequence[float]) -> float:
+    """What is added to that where a node computes several updates at a time, as one does that
+    publishes its model in parts (`core.turns`): it meets its own others, too. With rates lambda_i
+    and times mu_i, lambda_i mu_i are under way at node i:
+
+        sum_i lambda_i / Lambda  max(0, lambda_i mu_i - 1)
+
+    0 for a node that begins one update after another.
+    """
+    total = math.fsum(updates_per_s)
+    if total == 0:
+        return 0.0
+    pairs = zip(updates_per_s, compute_s, strict=True)
+    return math.fsum(rate / total * max(0.0, rate * each_s - 1) for rate, each_s in pairs)
+
+
 # -- renewals: H(span), how many computations end within a span that starts as one ends -----------
 
 

@@ -6,8 +6,9 @@ Staleness at node j is expected (core/staleness.py, per receiver) to be, over al
     plus   lambda_j / Lambda   (Lambda - lambda_j)  mu_j                          its own
 
 which for n equal nodes is (n - 1) lambda (mu + L), and whose mean over all nodes is
-`gossip_expected_unequal`. Rates lambda and compute times mu come from the counters that everyone
-tells twice a second; no staleness that was measured is used.
+`gossip_expected_unequal`; a node with several updates under way meets its own, too: `overlapping`.
+Rates lambda and compute times mu come from the counters that everyone tells twice a second; no
+staleness that was measured is used.
 
 The delay L is from the making of an update to its arrival at another node. Each node tells when its
 newest updates were made, the others know when these came. The difference is of two wall clocks;
@@ -39,6 +40,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from murmurate.core.staleness import overlapping
 from murmurate.io.progress import Progress
 
 WINDOW_S = 10.0
@@ -323,7 +325,7 @@ class Outlook:
         mine = self._mine.rate(now)
         rates = {name: rate for name, each in self._others.items() if (rate := each.rate(now))}
         if not rates:
-            return math.nan if mine is None else 0.0
+            return math.nan if mine is None else expected_at(mine, {}, 0.0)
         tracks = [self._others[name] for name in rates]
         fastest = [track.told_fastest_s for track in tracks]
         later = [
@@ -361,7 +363,10 @@ def expected_at(mine: Rate, others: Mapping[str, Rate], delay_s: float) -> float
         * ((total - each.updates_per_s) * (each.compute_s + delay_s) + mine.updates_per_s * delay_s)
         for each in others.values()
     )
-    return (own + theirs) / total
+    rates = [mine, *others.values()]
+    return (own + theirs) / total + overlapping(
+        [each.updates_per_s for each in rates], [each.compute_s for each in rates]
+    )
 
 
 def mean_delay_s(delays: Sequence[tuple[Rate, float]]) -> float:
