@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,8 +16,9 @@ from murmurate.core.peer import Peer
 from murmurate.core.replica import Fresh, Replica
 from murmurate.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from murmurate.io import codec
-from murmurate.io.codec import BLOCK, CODED, ROW, Encoded, Encoder, check_bytes, largest, opened
+from murmurate.io.codec import BLOCK, CODED, ROW, Encoded, Encoder, check_bytes, opened
 from murmurate.io.codec_choice import Choice, parse_codec
+from murmurate.io.topk import bytes_max
 
 SIZES = (1, 2, 3, 5, ROW - 1, ROW, ROW + 1, 5 * ROW + 7, 40_001, BLOCK, BLOCK + 3 * ROW + 1)
 
@@ -139,77 +138,6 @@ def test_big_endian_machines_swap_on_both_sides(monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(opened(name, values.numel(), form.data).decoded(), plain[name])
 
 
-# -- top-k ---------------------------------------------------------------------------------------
-
-
-def count(values: torch.Tensor, part: float = 0.01) -> int:
-    return encoded("topk", values, part).nbytes // 8
-
-
-def test_topk_of_few_is_exact() -> None:
-    values = torch.tensor([0.1, -5.0, 0.2, 3.0, -0.3, 0.0, 4.0, 0.5])
-    assert encoded("topk", values, 0.25).decoded().tolist() == [0, -5, 0, 0, 0, 0, 4, 0]
-
-
-@pytest.mark.parametrize("size", [32_768, 100_003, BLOCK + 17, 1_000_000])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        lambda x: x,
-        lambda x: x**5,
-        lambda x: torch.where(x > 1, x, torch.zeros(())),
-        lambda x: torch.sort(x)[0],
-        lambda x: torch.cat([x[: len(x) // 2] * 1e-6, x[len(x) // 2 :]]),
-    ],
-    ids=["normal", "heavy tail", "sparse", "sorted", "two scales"],
-)
-def test_topk_takes_about_as_many_and_the_largest(
-    size: int, shape: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    values = shape(noise(size, scale=1.0))
-    taken = encoded("topk", values).decoded() != 0
-    wanted = round(0.01 * size)
-    assert 0.5 * wanted <= int(taken.sum()) <= 1.5 * wanted
-    assert values[taken].abs().min() >= values[~taken].abs().max()
-
-
-def test_topk_of_equals_takes_the_first_ones() -> None:
-    assert count(torch.ones(100_000)) == 1000
-    assert count(torch.full((100_000,), -2.0)) == 1000
-    assert torch.equal(
-        encoded("topk", torch.ones(100_000)).decoded().nonzero().flatten(), torch.arange(1000)
-    )
-
-
-def test_topk_of_fewer_than_wanted_takes_all_there_are() -> None:
-    values = torch.zeros(100_000)
-    values[7::1000] = 1.0
-    assert count(values) == 100
-    assert torch.equal(encoded("topk", values).decoded(), values)
-
-
-def test_topk_where_the_sample_sees_nothing() -> None:
-    """All that is large lies where no sample is taken: found out, and done exactly."""
-    size = 1 << 20
-    values = noise(size, scale=1e-6)
-    stride = size // codec.SAMPLES[0] | 1
-    hidden = [i for i in range(1, 60_000) if i % stride][:30_000]
-    values[hidden] = 1.0
-    assert 0.5 * 0.01 * size <= count(values) <= 1.5 * 0.01 * size
-
-
-@given(st.integers(1, 300), st.floats(0.001, 0.25), st.integers(0, 100))
-@settings(deadline=None)
-def test_topk_indices_rise_and_fit(size: int, part: float, seed: int) -> None:
-    values = noise(size, seed)
-    form = encoded("topk", values, part)
-    check_bytes("topk", size, form.nbytes)
-    assert torch.equal(opened("topk", size, form.data).decoded(), form.decoded())
-    indices, found = largest(values.numpy(), part, np.empty(size, dtype=np.float32))
-    assert np.all(np.diff(indices) > 0)
-    assert np.array_equal(values.numpy()[indices], found)
-
-
 # -- error feedback ------------------------------------------------------------------------------
 
 
@@ -246,10 +174,11 @@ def test_nothing_is_lost_only_late(name: str) -> None:
         ("int8", ROW + 1, ROW + 8),
         ("topk", 100, 0),
         ("topk", 100, 12),
-        ("topk", 100, 8 * 51),
-        ("topk", 1, 16),
-        ("topk", 2**31, 8),
-        ("topk", 100, -8),
+        ("topk", 100, 18),
+        ("topk", 100, bytes_max(100) + 4),
+        ("topk", 1, 20),
+        ("topk", 2**31, 16),
+        ("topk", 100, -16),
     ],
 )
 def test_sizes_that_cannot_be(name: str, size: int, nbytes: int) -> None:
@@ -262,20 +191,6 @@ def test_sizes_that_cannot_be(name: str, size: int, nbytes: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_that_can(name: str, size: int) -> None:
     check_bytes(name, size, encoded(name, noise(size)).nbytes)
-
-
-def sparse(indices: list[int], values: list[float]) -> torch.Tensor:
-    data = np.array(indices, dtype=np.int32).tobytes() + np.array(values, np.float32).tobytes()
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-@pytest.mark.parametrize(
-    "indices", [[3, 3], [4, 3], [-1, 3], [3, 100], [3, 2**31 - 1], [-(2**31), 5], [99, 100]]
-)
-def test_indices_that_do_not_rise_or_fit(indices: list[int]) -> None:
-    with pytest.raises(RemoteProtocolError, match="indices"):
-        opened("topk", 100, sparse(indices, [1.0, 2.0]))
-    opened("topk", 100, sparse([0, 99], [1.0, 2.0]))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.0])

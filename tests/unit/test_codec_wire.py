@@ -6,10 +6,10 @@ import random
 import tracemalloc
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.unit.test_codec import encoded, noise
+from tests.unit.test_topk import form
 from tests.unit.test_wire import PUSH, frame_of, received, sum_of
 from tests.unit.test_wire_hostile import EMPTY, bulk, taken
 
@@ -18,6 +18,7 @@ from murmurate.core.message import PARTS_MAX, Push, Snapshot, Stamp, summed
 from murmurate.errors import RemoteProtocolError
 from murmurate.io import wire
 from murmurate.io.codec import CODED, ROW
+from murmurate.io.topk import bytes_max
 from murmurate.v1 import peer_pb2 as pb
 
 SIZE = 3 * ROW + 5
@@ -99,7 +100,7 @@ ONE = [pb.Stamp(seq=1, context=EMPTY)]
 LIFE = [pb.Life(origin="a", epoch=1)]
 
 
-def coded(*parts: tuple[str, int], size: int = 64, dtype: str = "f4", raw: int = 8) -> bytes:
+def coded(*parts: tuple[str, int], size: int = 64, dtype: str = "f4", raw: int = 16) -> bytes:
     head = pb.PushHead(
         dtype=dtype,
         lives=LIFE,
@@ -111,21 +112,21 @@ def coded(*parts: tuple[str, int], size: int = 64, dtype: str = "f4", raw: int =
 
 
 BAD = {
-    "an unknown codec": coded(("zip", 8)),
-    "no codec": coded(("", 8)),
+    "an unknown codec": coded(("zip", 16)),
+    "no codec": coded(("", 16)),
     "fp32 as a codec": coded(("fp32", 256)),
-    "a codec of 50 KB": coded(("z" * 50_000, 8)),
-    "no size": coded(("topk", 8), size=0),
-    "a size beyond all": coded(("topk", 8), size=2**63),
+    "a codec of 50 KB": coded(("z" * 50_000, 16)),
+    "no size": coded(("topk", 16), size=0),
+    "a size beyond all": coded(("topk", 16), size=2**63),
     "a size without parts": coded(size=64),
     "an empty topk": coded(("topk", 0)),
-    "half an entry": coded(("topk", 12)),
-    "more entries than half the model": coded(("topk", 8 * 33)),
+    "no values": coded(("topk", 12)),
+    "more entries than half the model": coded(("topk", bytes_max(64) + 4)),
     "2^63 bytes": coded(("topk", 2**63)),
     "bf16 of another size": coded(("bf16", 130)),
     "int8 without scales": coded(("int8", 64)),
-    "the second one": coded(("topk", 8), ("bf16", 2)),
-    "too many parts": coded(*[("topk", 8)] * (PARTS_MAX + 1)),
+    "the second one": coded(("topk", 16), ("bf16", 2)),
+    "too many parts": coded(*[("topk", 16)] * (PARTS_MAX + 1)),
 }
 
 
@@ -135,8 +136,8 @@ def test_heads_that_lie(what: str) -> None:
 
 
 def test_the_heads_these_differ_from_are_taken() -> None:
-    assert taken(wire.decode_frame, coded(("topk", 8)))
-    assert taken(wire.decode_frame, coded(("topk", 8 * 32), ("bf16", 128), ("int8", 68)))
+    assert taken(wire.decode_frame, coded(("topk", 16)))
+    assert taken(wire.decode_frame, coded(("topk", bytes_max(64)), ("bf16", 128), ("int8", 68)))
 
 
 def head_of(data: bytes) -> wire.PushHead:
@@ -152,17 +153,17 @@ def test_the_receiver_says_how_many_bytes_there_are() -> None:
     with pytest.raises(RemoteProtocolError, match=r"push\.size"):
         wire.parts_bytes(head, 65)  # this model is another
     with pytest.raises(RemoteProtocolError, match=r"push\.dtype"):
-        wire.parts_bytes(head_of(coded(("topk", 8), dtype="f8")), 64)
+        wire.parts_bytes(head_of(coded(("topk", 16), dtype="f8")), 64)
 
 
 def test_bytes_that_are_not_those_of_the_parts() -> None:
     head = head_of(coded(("topk", 16)))
-    for count in (0, 8, 12, 24):
+    for count in (0, 8, 12, 20, 32):
         with pytest.raises(RemoteProtocolError):
             wire.put_together(head, torch.zeros(count, dtype=torch.uint8))
     with pytest.raises(RemoteProtocolError, match=r"bulk\.dtype"):
         wire.put_together(head, torch.zeros(4))
-    with pytest.raises(RemoteProtocolError, match="indices"):
+    with pytest.raises(RemoteProtocolError, match="0 gaps"):
         wire.put_together(head, torch.zeros(16, dtype=torch.uint8))
 
 
@@ -183,14 +184,14 @@ def test_mutated_forms_are_refused_or_harmless() -> None:
 
 
 def test_a_small_message_stays_small() -> None:
-    """8 bytes that claim to be an update of a huge model take no memory of that size."""
+    """16 bytes that claim to be an update of a huge model take no memory of that size."""
     size = 2**31 - 1
-    head: Any = wire.PushHead(PUSH.stamps, "f4", size, (wire.PartHead("topk", 8),))
-    data = np.array([5], dtype=np.int32).tobytes() + np.array([1.0], dtype=np.float32).tobytes()
+    head: Any = wire.PushHead(PUSH.stamps, "f4", size, (wire.PartHead("topk", 16),))
+    data = form([5], [127], base=(127 << 3) - 127)  # 1.0
     tracemalloc.start()
     message = wire.put_together(head, torch.frombuffer(bytearray(data), dtype=torch.uint8))
     assert isinstance(message, Push)
-    assert message.nbytes == 8
+    assert message.nbytes == 16
     assert message.parts[0].norm() == 1.0
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()

@@ -147,7 +147,7 @@ def test_who_fell_silent_is_not_counted_on() -> None:
     later = 15.0 + WINDOW_S + 1
     assert outlook.silence_s(later)["1"] > WINDOW_S
     for now, made in ((15.5, 10_000), (later, 20_000), (later + 0.5, 20_400)):
-        outlook.count(now, made, 0.02 * made, 2 * made, 2 * made)
+        outlook.count(now, made, 0.0005 * made, 2 * made, 2 * made)
     assert outlook._expected(later + 0.5) == 0.0
     outlook.keep(())
     assert outlook.silence_s(later) == {}

@@ -21,12 +21,11 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from murmurate.core import buffers
 from murmurate.core.message import Push
 from murmurate.errors import ConfigError, RemoteProtocolError
-from murmurate.io import span
+from murmurate.io import span, topk
 from murmurate.io.codec_choice import CODECS, Choice
 
 CODED = CODECS[1:]
@@ -39,12 +38,7 @@ ROW = 4096
 """Elements of int8 that share one scale, which is then a thousandth of the bytes."""
 SMALLEST = 1e-37
 """A row whose scale is below is sent as zeros; 1 / scale must be a number."""
-SAMPLES = (1 << 14, 1 << 18)
-"""Elements a threshold of top-k is taken from: the first that hits, else all of them."""
-INDEX_MAX = 2**31 - 1
 
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int32]
 _SWAP = sys.byteorder == "big"
 
 
@@ -86,8 +80,8 @@ class Encoder:
                 f"codec {choice.name!r}: the model is {str(dtype).removeprefix('torch.')}, and only"
                 " float32 models can be encoded; use codec 'fp32': numbers as they are"
             )
-        if choice.name == "topk" and size > INDEX_MAX:
-            raise ConfigError(f"codec 'topk': {size} elements, at most {INDEX_MAX}")
+        if choice.name == "topk" and size > topk.SIZE_MAX:
+            raise ConfigError(f"codec 'topk': {size} elements, at most {topk.SIZE_MAX}")
         self.choice = choice
         self.size = size
         self._scratch = torch.empty(min(BLOCK, size))
@@ -122,9 +116,7 @@ def check_bytes(codec: str, size: int, nbytes: int) -> None:
         span.check_bytes(size, nbytes)
         return
     if codec == "topk":
-        if nbytes % 8 or not 8 <= nbytes <= 8 * max(1, size // 2) or size > INDEX_MAX:
-            problem = f"topk: {nbytes} bytes for {size} elements"
-            raise RemoteProtocolError("push.parts", problem)
+        topk.check_bytes(size, nbytes)
         return
     expected = _bf16_bytes(size) if codec == "bf16" else _int8_bytes(size)
     if nbytes != expected:
@@ -135,11 +127,7 @@ def opened(codec: str, size: int, data: torch.Tensor) -> Encoded:
     """A form that came in, checked; RemoteProtocolError names what is wrong with it."""
     check_bytes(codec, size, data.numel())
     if codec == "topk":
-        indices, _ = _topk(data)
-        if indices[0] < 0 or indices[-1] >= size or not bool(np.all(indices[1:] > indices[:-1])):
-            raise RemoteProtocolError(
-                "push.parts", f"topk: indices that do not rise from 0 to below {size}"
-            )
+        topk.check(size, data.numpy())
     elif codec == "int8":
         scales, _ = _int8(size, data)
         if not bool(torch.isfinite(scales).all()) or bool((scales < 0).any()):
@@ -268,95 +256,20 @@ def _norm_int8(form: Encoded) -> float:
     return 128.0 * math.sqrt(min(ROW, form.size)) * float(torch.linalg.vector_norm(scales.double()))
 
 
-# -- top-k: indices that rise, then values -------------------------------------------------------
+# -- top-k: gaps, then values --------------------------------------------------------------------
 
 
 def _encode_topk(flat: torch.Tensor, part: float, scratch: torch.Tensor) -> torch.Tensor:
-    indices, values = largest(flat.numpy(), part, scratch.numpy())
-    data = torch.empty(8 * len(indices), dtype=torch.uint8)
-    out = data.numpy()
-    out[: 4 * len(indices)] = indices.view(np.uint8)
-    out[4 * len(indices) :] = values.view(np.uint8)
-    return _little(data, 4)
-
-
-def largest(flat: Floats, part: float, scratch: Floats) -> tuple[Indices, Floats]:
-    """Where the largest magnitudes are, and the numbers there: about a `part` of all.
-
-    The threshold comes from a sample, so the count is not exact: half to one and a half times what
-    was asked for, fewer only where no more are not zero. It is a function of the numbers alone.
-    """
-    size = flat.size
-    wanted = max(1, round(part * size))
-    for count in SAMPLES:
-        if size < 2 * count:
-            break
-        sample = np.abs(flat[:: size // count | 1])  # odd: rows of a layer are often even
-        place = max(1, round(wanted * sample.size / size))
-        threshold = float(np.partition(sample, sample.size - place)[sample.size - place])
-        found = _above(flat, threshold, scratch, int(1.5 * wanted))
-        if found is not None and (len(found[0]) >= 0.5 * wanted or threshold == 0.0):
-            return _some(flat, found)
-    return _some(flat, _exactly(flat, wanted))
-
-
-def _above(
-    flat: Floats, threshold: float, scratch: Floats, most: int
-) -> tuple[Indices, Floats] | None:
-    """What is not at most the threshold (so NaN is); None: more than `most`."""
-    indices: list[Indices] = []
-    values: list[Floats] = []
-    mask = np.empty(scratch.size, dtype=bool)
-    count = 0
-    for at in range(0, flat.size, scratch.size):
-        block = flat[at : at + scratch.size]
-        size, above = scratch[: block.size], mask[: block.size]
-        np.abs(block, out=size)
-        np.less_equal(size, threshold, out=above)
-        np.logical_not(above, out=above)
-        places = np.flatnonzero(above)
-        count += len(places)
-        if count > most:
-            return None
-        values.append(block[places])
-        indices.append((places + at).astype(np.int32))
-    return np.concatenate(indices), np.concatenate(values)
-
-
-def _exactly(flat: Floats, wanted: int) -> tuple[Indices, Floats]:
-    """So many, of equals those that come first; only zeros are never in it."""
-    size = np.abs(flat)
-    if wanted < flat.size:
-        threshold = np.partition(size, flat.size - wanted)[flat.size - wanted]
-        above = np.flatnonzero(~(size <= threshold))
-        if not np.isfinite(threshold):
-            above = np.flatnonzero(~np.isfinite(size))[:1]
-        elif threshold > 0:
-            equal = np.flatnonzero(size == threshold)[: wanted - len(above)]
-            above = np.sort(np.concatenate((above, equal)))
-    else:
-        above = np.flatnonzero(size != 0)
-    return above.astype(np.int32), flat[above]
-
-
-def _some(flat: Floats, found: tuple[Indices, Floats]) -> tuple[Indices, Floats]:
-    """At least one, though it be zero: an update has an id, and must arrive."""
-    return found if len(found[0]) else (np.zeros(1, dtype=np.int32), flat[:1])
-
-
-def _topk(data: torch.Tensor) -> tuple[Indices, Floats]:
-    words = _little(data, 4).numpy()
-    half = words.size // 2
-    return words[:half].view(np.int32), words[half:].view(np.float32)
+    return torch.from_numpy(topk.encode(flat.numpy(), part, scratch.numpy()))
 
 
 def _add_topk(form: Encoded, flat: torch.Tensor) -> None:
-    indices, values = _topk(form.data)
+    indices, values = topk.decode(form.data.numpy())
     np.add.at(flat.numpy(), indices, values)  # half the time of `flat[indices] += values`
 
 
 def _norm_topk(form: Encoded) -> float:
-    return float(np.linalg.norm(_topk(form.data)[1].astype(np.float64)))
+    return float(np.linalg.norm(topk.values(form.data.numpy()).astype(np.float64)))
 
 
 # -- span: a part of the numbers, as they are ----------------------------------------------------
