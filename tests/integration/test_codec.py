@@ -185,9 +185,10 @@ def test_a_bad_step_is_taken_back_with_what_was_left_out() -> None:
 
 
 def test_fewer_bytes_for_the_same_updates() -> None:
-    """Per update and neighbour: a half, a quarter, a fiftieth of the plain bytes."""
+    """Per update and neighbour: a half, a quarter, a 48th of the plain bytes (a 46th with the words
+    at the head of so small a model)."""
     plain = sum(p.numel() for p in wide().parameters()) * 4
-    for codec, part in (("bf16", 0.5), ("int8", 0.2505), ("topk", 0.02)):
+    for codec, part in (("bf16", 0.5), ("int8", 0.2505), ("topk", 0.0217)):
         with nodes_with(codec, "fp32") as (one, other):
             peer, arrived = one.swarm._runtime.peer, other.swarm._runtime.waiting
             assert isinstance(peer, Peer)

@@ -224,7 +224,7 @@ def test_codecs_there_are_not(text: str) -> None:
 
 def test_codecs_there_are() -> None:
     assert parse_codec("fp32").plain
-    assert parse_codec("topk") == Choice("topk", 0.01)
+    assert parse_codec("topk") == Choice("topk", 0.04)
     assert parse_codec(" TopK(0.05) ") == Choice("topk", 0.05)
 
 

@@ -189,3 +189,12 @@ def test_forms_that_lie(what: str) -> None:
 def test_a_stranger_can_say_infinite_and_it_is_seen() -> None:
     data = torch.frombuffer(bytearray(form([0, 0], [127, 1], base=BASE_MAX)), dtype=torch.uint8)
     assert not opened("topk", 4, data).norm() <= 1e30
+
+
+def test_the_example_of_the_wire_format() -> None:
+    """docs/wire.md, byte by byte."""
+    values = torch.zeros(1000)
+    values[3], values[300] = 1.0, -0.5
+    data = bytes.fromhex("0300000079030000 03ff2900 7ff70000")
+    assert bytes(encoded("topk", values).data.numpy()) == data
+    assert naive(data) == {3: 1.0, 300: -0.5}
