@@ -96,7 +96,8 @@ class PeerConfig:
     what is kept for members that are away is summed up. One update is always kept."""
     leave_behind: bool = False
     """When half of the log is full, do not wait for one who takes nothing for 2 s (a long
-    evaluation, say): it will take a snapshot, and the others go on exchanging updates."""
+    evaluation, say): it will take a snapshot, and the others, if they are a majority, go on
+    exchanging updates."""
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
     prune_applied: bool = False
@@ -192,6 +193,8 @@ class Peer:
         )
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
+        self._waits: dict[str, float] = {}
+        """Members for whom something is in the outbox, and since when, as seen when comparing."""
         self._taken_at: dict[str, float] = {}
         self._neighbours: tuple[str, ...] = ()
         self._neighbours_version = -1
@@ -636,8 +639,16 @@ class Peer:
         if self.log.updates > LOG_UPDATES_MAX:
             away = [name for name in away if not self.standing.evictable(name, now)]
         self._away = {name: self._away.get(name, self.seq) for name in away}
+        self._waits = {
+            name: self._waits.get(name, now) for name in others if self.outbox.updates(name)
+        }
         if self.config.leave_behind and 2 * self.log.nbytes > self.config.log_bytes_max:
-            others = [name for name in others if not self._lags(name, now)]
+            prompt = [name for name in others if not self._lags(name, now)]
+            # Not by a minority: were both sides of a cut to let go of what they made while each
+            # takes the other for slow, either would have what nobody can pass on, and no snapshot
+            # of one side could be taken by the other.
+            if len(prompt) + 1 > len(others) - len(prompt) + len(away):
+                others = prompt
         stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if self.config.prune_applied and 2 * self.log.nbytes > self.config.log_bytes_max:
             stable = self.knowledge.applied_everywhere(self.clock, others)
@@ -659,9 +670,15 @@ class Peer:
         return []
 
     def _lags(self, name: str, now: float) -> bool:
-        """Whether a peer that is alive takes nothing: its training does not fold in what came."""
-        waits = self.transit.busy(name) or self.outbox.updates(name) > 0
-        return waits and now - self._taken_at.get(name, now) > LAGS_S
+        """Whether a peer that is alive takes nothing: its training does not fold in what came.
+
+        When it took the last one says little by itself: it may have been away since, or there was
+        nothing to take.
+        """
+        since = self._taken_at.get(name, now)
+        if not self.transit.busy(name):
+            since = max(since, self._waits.get(name, now))
+        return now - since > LAGS_S
 
     def _on_digest(self, sender: str, message: Digest, now: float) -> list[Effect]:
         clock = message.clock
