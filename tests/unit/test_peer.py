@@ -587,6 +587,7 @@ def test_a_lost_push_is_repaired_through_digest_and_want() -> None:
 def test_who_has_it_only_in_its_weights_says_so() -> None:
     """One by one from the log or the store, or not at all; what I do not have is no news."""
     b = peer("b", config=PeerConfig(store_bytes_max=PUSH_BYTES))
+    tell(b, Rumour("a", 1, 0, DEAD), sender="c")
     mine = publish(b)
     b.fold("a", push(A1), NOW)
     b.fold("a", push(A2), NOW)

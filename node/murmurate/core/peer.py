@@ -748,13 +748,36 @@ class Peer:
             return []
         pushes, lacking = self.log.serve(message.ranges)
         if lacking:
-            more, lacking = self.store.cover(dict.fromkeys(lacking))
+            more = self._whole_lives(lacking)
+            given = {dot for push in more for dot in push.dots}
+            lacking = [dot for dot in lacking if dot not in given]
             pushes += more
         for push in pushes:
             if not self.transit.flies(sender, push.dots):
                 self.outbox.put(sender, push)
         spans = Clock(dot for dot in lacking if dot in self.clock).ranges()
         return [Send(sender, Lack(tuple(spans[:RANGES_MAX])))] if spans else []
+
+    def _whole_lives(self, wanted: list[Dot]) -> list[Push]:
+        """What the store has of these; of a life that goes on, all that is wanted, or nothing.
+
+        What I let go of its origin has, maybe in a sum: who has a part of that from me could not
+        take it, and with both sides of a cut in that position no snapshot could be taken either.
+        """
+        live = self.membership.live()
+        asked = dict.fromkeys(wanted)
+        while True:
+            pushes, lacking = self.store.cover(asked)
+            short = {
+                (dot.origin, dot.epoch)
+                for dot in lacking
+                if dot in self.clock
+                and dot.origin in live
+                and dot.epoch == self.membership.epoch(dot.origin)
+            }
+            if not short:
+                return pushes
+            asked = {dot: None for dot in asked if (dot.origin, dot.epoch) not in short}
 
     def _on_lack(self, sender: str, message: Lack, now: float) -> list[Effect]:
         """Ask the origin, unless it is gone, or said so itself: then take a snapshot."""
