@@ -89,3 +89,36 @@ def test_one_that_comes_late_after_all_is_taken() -> None:
 def test_nobody_is_there() -> None:
     it, rng = asking()
     assert it.whom([], ("me",), 0.0, rng) is None
+
+
+def test_one_that_was_asked_for_may_be_on_its_way_until_it_is_here() -> None:
+    it, rng = asking()
+    assert not it.awaits(LIVE, 0.0)
+    giver = it.whom(OTHERS, LIVE, 0.0, rng)
+    assert giver is not None
+    assert it.awaits(LIVE, WAIT_S - 0.1)
+    assert not it.awaits(LIVE, WAIT_S), "nothing came"
+    assert not it.comes(LIVE)
+    it.began(giver)
+    assert it.comes(LIVE)
+    assert it.awaits(LIVE, 1000.0)
+    assert not it.awaits([name for name in LIVE if name != giver], 1000.0)
+    it.came(giver)
+    assert not it.comes(LIVE)
+    assert not it.awaits(LIVE, 0.1), "though nobody else is asked so soon"
+
+
+def test_after_one_that_never_came_the_next_must_begin_first() -> None:
+    """Whoever has me ask and gives nothing must not make me wait again and again."""
+    it, rng = asking()
+    it.whom(OTHERS, LIVE, 0.0, rng)
+    it.whom(OTHERS, LIVE, WAIT_S, rng)
+    assert not it.awaits(LIVE, WAIT_S)
+    giver = it.whom(OTHERS, LIVE, 2 * WAIT_S, rng)
+    assert giver is not None
+    assert not it.awaits(LIVE, 2 * WAIT_S)
+    it.began(giver)
+    assert it.awaits(LIVE, 3 * WAIT_S)
+    it.came(giver)
+    it.whom(OTHERS, LIVE, 10 * WAIT_S, rng)
+    assert it.awaits(LIVE, 10 * WAIT_S)

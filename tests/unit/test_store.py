@@ -235,6 +235,9 @@ def test_random_operations_against_the_twin(seed: int) -> None:
         assert list(store) == twin.pushes
         assert len(store) == len(twin.pushes)
         assert store.nbytes == twin.nbytes
+        assert store.fits(push(universe[0])) == (
+            bytes_max is None or twin.nbytes + push(universe[0]).nbytes <= bytes_max
+        )
         for dot in universe:
             holder = twin.holder(dot)
             assert (dot in store) is (holder is not None)

@@ -441,11 +441,17 @@ class Peer:
             return [Drop(sender, "overlap", count=count), *self._ask_origins(Clock(new), live)]
         if any(self.agreement.frozen((dot.origin, dot.epoch), now) for dot in new):
             return [Drop(sender, "closing", "its epoch is being folded", count)]
+        live = self.membership.live()
+        awaits = self._asking.awaits(live, now)
+        if awaits and not self.store.fits(push):
+            # A snapshot that is on its way may lack it, and I could not fold it in again: with
+            # every such update no snapshot could be taken as long as the others go on.
+            return [Drop(sender, "awaiting", "a snapshot comes first", count)]
         outcome = self.replica.fold(push.stamps, push.parts or push.payload)
         if not isinstance(outcome, Fresh):
             raise LocalProtocolError(f"judged new, but {outcome}")
-        live = self.membership.live()
-        if any(name not in (self.name, sender) for name in live) or self.standing.awaited(now):
+        third = any(name not in (self.name, sender) for name in live)
+        if third or awaits or self.standing.awaited(now):
             self.store.add(push)  # a third may lack it
         last = push.stamps[-1]
         this_life = (sender, self.membership.epoch(sender))
@@ -618,8 +624,10 @@ class Peer:
         if not self.synced or self._behind:
             return self._ask_snapshot(others, now)
         self._turn += 1
-        # Who has left may linger and be asked: it is heard of, though not a member any more.
-        effects = self._repair(list({**dict.fromkeys(others), **self.knowledge.names()}), now)
+        effects: list[Effect] = []
+        if not self._asking.comes(others):  # else most of what I lack is in the snapshot
+            # Who has left may linger and be asked: it is heard of, though not a member any more.
+            effects += self._repair(list({**dict.fromkeys(others), **self.knowledge.names()}), now)
         effects += self._prune(others, now)
         near = shuffled(list(self._neighbour_names()), self.rng)[:1]
         far = [name for name in shuffled(others, self.rng) if name not in near]
@@ -652,8 +660,8 @@ class Peer:
         stable = self.knowledge.everywhere(self.standing.safe_clock(), others)
         if self.config.prune_applied and 2 * self.log.nbytes > self.config.log_bytes_max:
             stable = self.knowledge.applied_everywhere(self.clock, others)
-        if stable is None:
-            return []
+        if stable is None or self._asking.awaits(self.membership.live(), now):
+            return []  # a snapshot that is on its way may lack what everyone has by now
         if not away:
             self.store.prune(stable)
             gone = self.log.prune(stable)

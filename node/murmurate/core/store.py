@@ -44,6 +44,10 @@ class Store:
         push = self._by_dot.get(dot)
         return push is not None and len(push.stamps) == 1
 
+    def fits(self, push: Push) -> bool:
+        """Whether it can be kept without letting go of another."""
+        return self._bytes_max is None or self.nbytes + push.nbytes <= self._bytes_max
+
     def add(self, push: Push) -> None:
         """Keep a push, unless one of its updates is kept already."""
         if any(stamp.dot in self._by_dot for stamp in push.stamps):
