@@ -723,6 +723,7 @@ class Peer:
             if not self.agreement.frozen((span.origin, span.epoch), now)
         ]
         if not missing:
+            self._refused_since = math.inf  # no snapshot is needed any more
             return []
         self._tries += 1
         lacking = Clock(generation=self.clock.generation, base=self.clock.base)
@@ -825,7 +826,7 @@ class Peer:
         if isinstance(plan, str):
             return [Drop(sender, "snapshot", plan)]
         theirs = snapshot.clock
-        if plan.lacking and not self._may_give_up(plan.lacking, theirs, now):
+        if plan.lacking and not self._may_give_up(sender, plan.lacking, theirs, now):
             self._refused_since = min(self._refused_since, now)
             detail = f"lacks {len(plan.lacking)} that only my weights have"
             return [Drop(sender, "snapshot", detail)]
@@ -843,6 +844,10 @@ class Peer:
         effects: list[Effect] = []
         if plan.lacking:
             self.standing.gave_up = True
+            lost = frozenset(plan.lacking)  # in my log, if at all, in a sum with what they have
+            void = self.log.change(lambda push: push if lost.isdisjoint(push.dots) else None)
+            if void:
+                effects.append(Prune(tuple(void)))
         else:
             self._refused_since = math.inf
         self._behind = False
@@ -865,30 +870,42 @@ class Peer:
             *effects,
         ]
 
-    def _may_give_up(self, dots: tuple[Dot, ...], theirs: Clock, now: float) -> bool:
+    def _may_give_up(self, sender: str, dots: tuple[Dot, ...], theirs: Clock, now: float) -> bool:
         """Whether updates that only my weights have must go, so that all can agree again.
 
-        It takes three misfortunes at once: the origin is gone for long, or restarted without it;
-        so is whoever had the update by itself; and it is left in two different sums that overlap,
-        which nobody can take apart. Then, after everyone had time to pass on what can be passed on,
-        the set of lower rank gives way: all peers rank sets alike, so they end with the same one.
-        Losses are counted.
+        It takes three misfortunes at once: the origin is gone for long, or does not have the update
+        by itself any more; nor does anybody who had it; and it is left in two different sums that
+        overlap, or in the weights of two who each lack what the other has, which nobody can take
+        apart. Then, after everyone had time to pass on what can be passed on, the set of lower rank
+        gives way: all peers rank sets alike, so they end with the same one. Losses are counted.
         """
         wait_s = GIVE_UP_INTERVALS * self.config.digest_interval_s
         if now - self._refused_since < wait_s:
             return False
-        # An origin that lives again may have it by itself: it gets more time to pass it on.
-        late = self.config.prune_applied and now - self._refused_since >= 3 * wait_s
+        known = self.knowledge.of(sender)
+        if known is not None and any(dot in known for dot in dots):
+            return False  # the snapshot was made too early: the next one will have it
+        live = self.membership.live()
+        # An origin that is there may have it by itself: it gets more time to pass it on, and if it
+        # does so later, I get it again. One that logs each update has those of its earlier lives.
+        late = now - self._refused_since >= 3 * wait_s
         for dot in dots:
-            again = late and (self.membership.epoch(dot.origin) or 0) > dot.epoch
+            if dot.origin == self.name:
+                continue  # it is not in my log by itself, nor in the one an earlier life left me
+            life = self.membership.epoch(dot.origin) or 0
+            may_come = life > dot.epoch and self.config.prune_applied
+            may_come |= life == dot.epoch and dot.origin in live
             gone = self.standing.evictable(dot.origin, now) or self._restarted_without(dot)
-            if not gone and not again:
+            if not gone and not (late and may_come):
                 return False
         if self._behind or theirs.rank() > self.clock.rank():
             return True
-        # They cannot give way: an update I lack is from a life that goes on.
+        # They cannot give way: who made an update that I lack is away, and may have it by itself.
         return self.config.prune_applied and any(
-            span.epoch == self.membership.epoch(span.origin) for span in theirs.missing(self.clock)
+            span.origin not in live
+            and not self.standing.evictable(span.origin, now)
+            and span.epoch == self.membership.epoch(span.origin)
+            for span in theirs.missing(self.clock)
         )
 
     def _restarted_without(self, dot: Dot) -> bool:
