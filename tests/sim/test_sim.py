@@ -25,7 +25,7 @@ def test_500_seeds_break_no_promise() -> None:
     assert set(summary.topologies) == set(TOPOLOGIES)
     assert summary.nodes_max == 16
     assert summary.settle_s_max <= 30.0, "that would be 24 peers"
-    assert summary.staleness_checks > 450_000, "where there is no room, steps are added up"
+    assert summary.staleness_checks > 420_000, "where there is no room, steps are added up"
     # Each kind of trouble really happened.
     for kind in ("lost", "duplicated", "late duplicate", "reordered", "cut", "one-way cut", "clog"):
         assert summary.counts[kind] > 50, kind

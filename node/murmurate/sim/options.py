@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from murmurate.core.peer import PeerConfig
@@ -154,15 +154,23 @@ def draw(rng: random.Random, options: Options) -> Setting:
         timing=SIM_TIMING,
         coalesce=rng.random() < 0.25,
     )
+    exact = _given(options.exact, rng.random() < 0.9)
+    drain = _given(options.drain, rng.random() < 0.5)
+    compact = _given(options.compact, rng.random() < 0.25)
+    # What `join` chooses: a store that lets go of updates, and nobody who is slow is waited for.
+    as_nodes = not log_each and rng.random() < 0.5
+    if as_nodes:
+        few = min(max(2, buffers // 2), 8) * PAYLOAD_BYTES
+        config = replace(config, store_bytes_max=few, leave_behind=True)
     return Setting(
         nodes=nodes,
         faults_s=faults_s,
         step_s=faults_s / updates,
-        exact=_given(options.exact, rng.random() < 0.9),
-        drain=_given(options.drain, rng.random() < 0.5),
-        compact=_given(options.compact, rng.random() < 0.25),
+        exact=exact,
+        drain=drain,
+        compact=compact,
         log_each=log_each,
-        heeds_room=buffers == 1,
+        heeds_room=buffers == 1 or as_nodes,
         config=config,
         faults=faults,
     )
