@@ -207,7 +207,7 @@ def against(right: list[float], plain: list[float]) -> str:
     """The mean of the differences, seed by seed, and its standard error."""
     off = [one - other for one, other in zip(right, plain, strict=True)]
     error = statistics.stdev(off) / len(off) ** 0.5 if len(off) > 1 else 0.0
-    return f"{statistics.fmean(off):+.2f} ± {error:.2f}" if any(off) else ""
+    return f"{statistics.fmean(off):+.2f} ± {error:.2f}" if right is not plain else ""
 
 
 def show_accuracy(runs: list[dict[str, Any]]) -> None:
