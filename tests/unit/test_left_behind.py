@@ -31,6 +31,7 @@ from murmurate.core.effect import Adopted, Drop
 from murmurate.core.message import (
     ALIVE,
     DEAD,
+    STAMPS_MAX,
     Digest,
     Lack,
     Push,
@@ -328,3 +329,19 @@ def test_of_one_who_is_away_nothing_is_given_up() -> None:
     for at in (NOW, NOW + 10.0, NOW + 20.0):
         (effect,) = [e for e in exchange(a, b, at) if isinstance(e, Drop) and e.sender == "b"]
         assert "1 that only my weights have" in effect.detail
+
+
+def test_more_than_a_path_takes_is_asked_for_again_and_again() -> None:
+    """A cut in which each makes more than a message has place for: update by update, since no
+    snapshot of one side can be taken by the other, whose store has let go of what it lacks."""
+    s = Slow("abcd", as_nodes(log=1400, store=700), seed=0)
+    s.cut("ab", "cd")
+    for _ in range(STAMPS_MAX + 50):
+        for name in s.names:
+            s.publish(name)
+        s.flush()
+    s.run(5.0)
+    s.heal()
+    s.run(4.0)
+    s.assert_converged()
+    assert not s.effects(Adopted)

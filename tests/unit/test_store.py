@@ -68,7 +68,7 @@ def test_a_dot_stands_in_one_push_at_most(second: tuple[Dot, ...]) -> None:
 def test_serve(wanted: list[Range], served: list[str], lacking: list[Dot]) -> None:
     pushes = {"a1": push(A1), "a2+a3": push(A2, A3), "b1": push(B1)}
     store = stored(*pushes.values())
-    assert store.serve(wanted) == ([pushes[name] for name in served], lacking)
+    assert store.serve(wanted, STAMPS_MAX) == ([pushes[name] for name in served], lacking)
     assert len(store) == 3  # serving takes nothing away
 
 
@@ -80,14 +80,15 @@ def test_cover_keeps_the_order_asked_for() -> None:
 
 
 def test_an_endless_want_is_cut_short() -> None:
-    """2^62 dots are not made one by one; the path is too far behind and takes a snapshot."""
-    store = stored(push(A1))
-    served, lacking = store.serve([Range("a", 1, 1, 2**62)])
-    assert served == []
-    assert len(lacking) == STAMPS_MAX + 1
-    served, lacking = store.serve([Range("a", 1, 1, STAMPS_MAX)])
-    assert len(served) == 1
-    assert len(lacking) == STAMPS_MAX - 1
+    """2^62 dots are not made one by one; who wants more than a path takes asks again."""
+    store = stored(push(A1), push(A2, A3))
+    served, lacking = store.serve([Range("a", 1, 1, 2**62)], STAMPS_MAX)
+    assert [each.dots for each in served] == [(A1,), (A2, A3)]
+    assert len(lacking) == STAMPS_MAX - 3
+    again = [Range("a", 1, 1, 2**62)] * 1000
+    assert store.serve(again, STAMPS_MAX) == (served, lacking)
+    assert store.serve([Range("a", 1, 1, 3)], 2) == ([store._by_dot[A1]], [])  # a sum is whole
+    assert store.serve([Range("a", 1, 1, 3)], 0) == ([], [])
 
 
 def test_past_the_bound_the_oldest_go() -> None:
@@ -142,7 +143,7 @@ def test_a_change_puts_the_new_form_in_the_old_place() -> None:
     store = stored(push(A1), push(B1))
     assert store.change(lambda each: Push(each.stamps, each.payload + 2)) == []
     assert [each.dots for each in store] == [(A1,), (B1,)]
-    assert store.serve(Clock([A1]).ranges())[0][0].payload.tolist() == [2, 2, 2, 2]
+    assert store.serve(Clock([A1]).ranges(), 1)[0][0].payload.tolist() == [2, 2, 2, 2]
 
 
 def test_squeezed_pushes_are_one_sum_of_the_same_updates() -> None:
@@ -222,7 +223,7 @@ def test_random_operations_against_the_twin(seed: int) -> None:
             twin.add(new)
         elif what == 6:
             ranges = Clock(some).ranges()
-            assert store.serve(ranges) == twin.cover(
+            assert store.serve(ranges, STAMPS_MAX) == twin.cover(
                 [dot for span in ranges for dot in span.dots()]
             )
         elif what == 7:

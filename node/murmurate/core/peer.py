@@ -45,6 +45,7 @@ from murmurate.core.knowledge import Knowledge
 from murmurate.core.membership import Membership
 from murmurate.core.message import (
     RANGES_MAX,
+    STAMPS_MAX,
     SUSPECT,
     Accept,
     Accepted,
@@ -755,9 +756,13 @@ class Peer:
     def _on_want(self, sender: str, message: Want) -> list[Effect]:
         if not self.synced:
             return []
-        pushes, lacking = self.log.serve(message.ranges)
+        # No more than the path takes: it is given up, with all that waits, where that is too much.
+        most = STAMPS_MAX - self.outbox.updates(sender)
+        pushes, lacking = self.log.serve(message.ranges, most)
         if lacking:
-            more = self._whole_lives(lacking)
+            looked_at = sum(len(push.stamps) for push in pushes) + len(lacking)
+            asked = sum(span.last - span.first + 1 for span in message.ranges)
+            more = self._whole_lives(lacking, cut=looked_at < asked)
             given = {dot for push in more for dot in push.dots}
             lacking = [dot for dot in lacking if dot not in given]
             pushes += more
@@ -767,26 +772,28 @@ class Peer:
         spans = Clock(dot for dot in lacking if dot in self.clock).ranges()
         return [Send(sender, Lack(tuple(spans[:RANGES_MAX])))] if spans else []
 
-    def _whole_lives(self, wanted: list[Dot]) -> list[Push]:
+    def _whole_lives(self, wanted: list[Dot], *, cut: bool) -> list[Push]:
         """What the store has of these; of a life that goes on, all that is wanted, or nothing.
 
         What I let go of its origin has, maybe in a sum: who has a part of that from me could not
         take it, and with both sides of a cut in that position no snapshot could be taken either.
+        `cut`: of the last one more may be wanted.
         """
         live = self.membership.live()
+
+        def goes_on(dot: Dot) -> bool:
+            return dot.origin in live and dot.epoch == self.membership.epoch(dot.origin)
+
         asked = dict.fromkeys(wanted)
+        lacking = [wanted[-1]] if cut else []
         while True:
-            pushes, lacking = self.store.cover(asked)
             short = {
-                (dot.origin, dot.epoch)
-                for dot in lacking
-                if dot in self.clock
-                and dot.origin in live
-                and dot.epoch == self.membership.epoch(dot.origin)
+                (dot.origin, dot.epoch) for dot in lacking if dot in self.clock and goes_on(dot)
             }
-            if not short:
-                return pushes
             asked = {dot: None for dot in asked if (dot.origin, dot.epoch) not in short}
+            pushes, lacking = self.store.cover(asked)
+            if not any(dot in self.clock and goes_on(dot) for dot in lacking):
+                return pushes
 
     def _on_lack(self, sender: str, message: Lack, now: float) -> list[Effect]:
         """Ask the origin, unless it is gone, or said so itself: then take a snapshot."""

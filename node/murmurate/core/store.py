@@ -8,6 +8,7 @@ go: they are then only in the weights, and are passed on by snapshot.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from murmurate.core.clock import Clock, Dot, Range
@@ -60,18 +61,31 @@ class Store:
             while self.nbytes > self._bytes_max:
                 self._remove(next(iter(self._entries.values())))
 
-    def serve(self, ranges: Iterable[Range]) -> tuple[list[Push], list[Dot]]:
-        """Pushes made of wanted updates only, and the wanted dots that none of them has."""
-        wanted: dict[Dot, None] = {}
+    def serve(self, ranges: Iterable[Range], most: int) -> tuple[list[Push], list[Dot]]:
+        """Pushes made of wanted updates only, and the wanted dots that none of them has: the first,
+        `most` in all. Who wants more asks again."""
+        wanted = Clock()
         for span in ranges:
-            for dot in span.dots():
-                wanted[dot] = None
-                if len(wanted) > STAMPS_MAX:
-                    return [], list(wanted)
-        return self.cover(wanted)
+            wanted.add_range(span)
+        found: dict[Dot, Push] = {}
+        lacking: list[Dot] = []
+        left = most
+        for dot in itertools.chain.from_iterable(span.dots() for span in wanted.ranges()):
+            push = self._by_dot.get(dot)
+            whole = push is not None and all(stamp.dot in wanted for stamp in push.stamps)
+            if push is not None and whole and push.stamps[0].dot in found:
+                continue
+            left -= len(push.stamps) if push is not None and whole else 1
+            if left < 0:
+                break
+            if push is not None and whole:
+                found[push.stamps[0].dot] = push
+            else:
+                lacking.append(dot)
+        return list(found.values()), lacking
 
     def cover(self, wanted: dict[Dot, None]) -> tuple[list[Push], list[Dot]]:
-        """As `serve`, for a set of dots in a given order."""
+        """As `serve`, for a set of dots in a given order: all of them."""
         found: dict[Dot, Push] = {}
         lacking: list[Dot] = []
         for dot in wanted:
