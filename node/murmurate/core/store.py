@@ -72,16 +72,17 @@ class Store:
         left = most
         for dot in itertools.chain.from_iterable(span.dots() for span in wanted.ranges()):
             push = self._by_dot.get(dot)
-            whole = push is not None and all(stamp.dot in wanted for stamp in push.stamps)
-            if push is not None and whole and push.stamps[0].dot in found:
+            if push is not None and not all(stamp.dot in wanted for stamp in push.stamps):
+                push = None  # of this sum only a part is wanted
+            if push is not None and push.stamps[0].dot in found:
                 continue
-            left -= len(push.stamps) if push is not None and whole else 1
+            left -= 1 if push is None else len(push.stamps)
             if left < 0:
                 break
-            if push is not None and whole:
-                found[push.stamps[0].dot] = push
-            else:
+            if push is None:
                 lacking.append(dot)
+            else:
+                found[push.stamps[0].dot] = push
         return list(found.values()), lacking
 
     def cover(self, wanted: dict[Dot, None]) -> tuple[list[Push], list[Dot]]:
