@@ -35,8 +35,9 @@ from typing import Any
 
 import torch
 
+from murmurate.errors import ConfigError
 from murmurate.io.codec import Encoded, Encoder
-from murmurate.io.codec_choice import Choice
+from murmurate.io.codec_choice import Choice, parse_codec
 from murmurate.io.malloc import keep_memory
 
 ELEMENTS = 25_000_000
@@ -195,7 +196,7 @@ def accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
         (workload, seed, codec)
         for workload in options.workload or BUDGETS
         for seed in (range(options.seeds) if options.seeds else SEEDS[workload])
-        for codec in options.codec or CODECS
+        for codec in dict.fromkeys(["fp32", *(options.codec or CODECS)])  # all are held against it
     ]
     # Real processes want the machine for themselves; virtual time is the same beside others.
     at_once = options.jobs if options.what == "virtual" else 1
@@ -237,6 +238,15 @@ def show_accuracy(runs: list[dict[str, Any]]) -> None:
             )
 
 
+def codec(text: str) -> str:
+    """As it stands, if there is one."""
+    try:
+        parse_codec(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     what = ("speeds", "accuracy", "virtual")
@@ -247,7 +257,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, help="so many; default: 5 of digits, 3 of the other")
     parser.add_argument("--samples", type=int, help=f"default: {BUDGETS}")
     parser.add_argument("--lr", type=float, help="default: the workload's own")
-    parser.add_argument("--codec", action="append", help=f"default: {', '.join(CODECS)}")
+    parser.add_argument(
+        "--codec",
+        action="append",
+        type=codec,
+        help=f"besides fp32; default: {', '.join(CODECS[1:])}",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in virtual time")
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
