@@ -874,16 +874,18 @@ class Runtime:
                 while transport.free(to):
                     with self.lock:
                         self._meet(to, self._peer.membership.address(to))
-                        push = self._peer.take(to, now)
-                    if push is None:
+                        taken = self._peer.take(to, now)
+                    if taken is None:
                         break
-                    if not isinstance(push, Push) or push_fits(push):
-                        transport.carry(to, push)
-                        self.tally.send(to, push)
+                    if isinstance(taken, Push) and not push_fits(taken):
+                        with self.lock:  # a sum of too many for one header: a snapshot will do
+                            self._peer.landed(to, taken)
+                            self.tally.dropped["header"] += 1
                         continue
-                    with self.lock:  # a sum of too many for one header: a snapshot will do
-                        self._peer.landed(to, push)
-                        self.tally.dropped["header"] += 1
+                    transport.carry(to, taken)
+                    self.tally.send(to, taken)
+                    if not isinstance(taken, Push):
+                        break  # of shares a link has one at a time
             self._look_again(paced, taken=bool(ready))
         except BaseException as error:
             self._fail(error)

@@ -88,7 +88,8 @@ class Merged:
 
     staleness: int
     distance: float = field(default=math.inf, compare=False)
-    """Of the two models just before, over the size of this one (inf: not known)."""
+    """Of the two models just before, over the size of this one. Inf: not known, or one has updates
+    in it that the other has not: then they are not the same, however close."""
     moved: float = field(default=1.0, compare=False)
     """The part of that distance which this model has gone now."""
 
@@ -254,7 +255,7 @@ class Averager:
         if share.seq != last + 1:
             return TWICE if share.seq <= last else GAP
         staleness = share.clock.distance(self.clock)
-        distance = self._distance(share.model)
+        distance = math.inf if staleness else self._distance(share.model)
         self.put_in(share.model, share.weight, unshared=share.unshared)
         self.clock.merge(share.clock)
         self._taken[sender] = share.epoch, share.seq
@@ -286,11 +287,12 @@ class Averager:
         stride = len(mine) // BLOCKS
         if stride > BLOCK:  # one look at all blocks: each call costs more than what it reads
             mine, model = (
-                flat[: stride * BLOCKS].view(BLOCKS, stride)[:, :BLOCK] for flat in (mine, model)
+                flat[: stride * BLOCKS].view(BLOCKS, stride)[:, :BLOCK].reshape(-1)
+                for flat in (mine, model)
             )
-        size = float(torch.linalg.vector_norm(mine))
-        off = float(torch.linalg.vector_norm(model - mine))
-        return off / size if size else (math.inf if off else 0.0)
+        off = model - mine
+        apart, size = float(off.dot(off)), float(mine.dot(mine))  # a fifth of vector_norm's time
+        return math.sqrt(apart / size) if size else (math.inf if apart else 0.0)
 
     # -- lives that end --------------------------------------------------------------------------
 
@@ -305,6 +307,11 @@ class Averager:
         self.put_in(share.model, share.weight)
         link.back = True
         return share.weight
+
+    def took_back(self, partner: str) -> bool:
+        """Whether its last share was put in here again."""
+        link = self._links.get(partner)
+        return link is not None and link.back
 
     def reclaimed(self) -> dict[str, int]:
         """Whose last share was put in here again, and of which of its lives (name -> epoch)."""

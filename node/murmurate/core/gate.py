@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from murmurate.core.clock import Clock, Key, Limits, name_problem
@@ -19,8 +20,29 @@ NORM_MAX = 1e15
 SEQ_JUMP_MAX = 1_000_000
 NAME_BYTES_MAX = Limits().name_bytes_max
 SEQ_PER_S_MAX = 1000.0
+ROW, ROWS = 8192, 16
 HEARD_MAX = 16384
 """Epochs of which the last claim is remembered; the oldest is forgotten, and believed again."""
+
+
+def square(numbers: np.ndarray) -> float:
+    """The square of the norm of a flat array.
+
+    By BLAS, in rows so short that it wakes no other threads: these would compete with training, and
+    a thread that is not torch's own has a team of them for itself (`Tensor.dot` in the background
+    took up to 8 ms for 0.24 MB that way; this takes 0.04).
+    """
+    few = len(numbers) <= ROWS * ROW
+    end = 0 if few else len(numbers) // ROW * ROW
+    total = 0.0
+    with np.errstate(all="ignore"):  # what is too large comes out as infinite
+        if not few:
+            rows = numbers[:end].reshape(-1, ROW)
+            total = float(np.vecdot(rows, rows).sum(dtype=np.float64))
+        for at in range(end, len(numbers), ROW):
+            row = numbers[at : at + ROW]
+            total += float(row.dot(row))
+    return total
 
 
 def payload_problem(
@@ -34,9 +56,8 @@ def payload_problem(
     if payload.dtype != weights.dtype:
         return f"{payload.dtype}, the model has {weights.dtype}"
     if payload.is_floating_point():
-        # One pass finds NaN, Inf and overflow, and `dot` is the quickest: a third of vector_norm
-        # for 0.24 MB (isfinite().all() takes 20 times as long). NORM_MAX squared fits float32.
-        norm = float(payload.dot(payload)) ** 0.5 if norm is None else norm
+        # One pass finds NaN, Inf and overflow. NORM_MAX squared fits float32.
+        norm = math.sqrt(square(payload.numpy())) if norm is None else norm
         if not norm <= NORM_MAX:
             return f"its norm is {norm}, at most {NORM_MAX}"
     return ""

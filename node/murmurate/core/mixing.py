@@ -470,7 +470,7 @@ class MixingPeer:
 
     def _shares(self, to: str) -> bool:
         """Whether it can get shares now."""
-        if to in self._returning or to in self.averager.reclaimed():
+        if to in self._returning or self.averager.took_back(to):
             return False
         return self._is_there(to, self.membership.epoch(to) or 0)
 

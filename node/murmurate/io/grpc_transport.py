@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from murmurate.core.averaging import Receipt
+from murmurate.core.averaging import Receipt, Share
 from murmurate.errors import (
     ConfigError,
     LocalProtocolError,
@@ -157,6 +157,8 @@ class GrpcTransport:
         return route.open(self._hello)
 
     def _pack(self, message: Any) -> Packed:
+        if isinstance(message, Share):  # for one link alone
+            return Packed.of(message)
         packed = self._packed.get(id(message))
         if packed is None:
             packed = self._packed[id(message)] = Packed.of(message)
