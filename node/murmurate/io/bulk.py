@@ -75,8 +75,7 @@ BulkHead = PushHead | SnapshotHead | ShareHead
 Bulk = Push | Snapshot | Share
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes `offset` … of transfer `number`, which has `total`; or an offer of it."""
 
     number: int

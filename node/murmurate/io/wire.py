@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 from murmurate.io import fields
@@ -130,8 +131,7 @@ class Welcome(_Greeting):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame, checked. `raw` points into the bytes it was read from."""
 
     hello: Hello | None
