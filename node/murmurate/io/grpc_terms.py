@@ -29,6 +29,9 @@ from murmurate.io.transport import Limits
 
 SERVICE = "murmurate.v1.Peer"
 SENTENCE_MAX = 500
+HEADER_BYTES = 64
+"""More than gRPC puts before a message: one that fits into one frame of HTTP/2 comes in one part,
+not in 65, each of which is an object and a copy."""
 
 STATUS: tuple[tuple[type[MurmurateError], grpc.StatusCode], ...] = (
     (ChecksumMismatch, grpc.StatusCode.DATA_LOSS),
@@ -101,6 +104,7 @@ def server_options(limits: Limits, message_bytes_max: int) -> list[tuple[str, in
         ("grpc.max_connection_age_ms", 3_600_000),
         ("grpc.max_connection_age_grace_ms", 30_000),
         ("grpc.max_concurrent_streams", 16),
+        ("grpc.http2.max_frame_size", message_bytes_max + HEADER_BYTES),
         ("grpc.so_reuseport", 0),
     ]
 
