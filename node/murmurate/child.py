@@ -42,6 +42,8 @@ class Child:
         self.curve: list[report.Point] = []
         self.counts: dict[int, int] = {}
         self.settled = False
+        self.samples_of: dict[str, int] = {}
+        """At the end: what it has heard that each node has trained on."""
         self.told = False
         """Where the coordinator is."""
         self.met = False
@@ -98,6 +100,7 @@ class Child:
                     self._bytes.pop(0)
                 if kind == "done":
                     self.settled = bool(event["settled"])
+                    self.samples_of = dict(event.get("samples_of", {}))
                     self.state = DONE if self.state == TRAINING else self.state
 
     @property

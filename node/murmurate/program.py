@@ -455,6 +455,7 @@ class _Node:
                 for span in clock.ranges()
                 if span.epoch == clock.epoch(span.origin)
             }
+            more["samples_of"] = swarm.samples_of
         counts = report.counts(swarm.staleness)
         if event == "done" or len(counts) <= COUNTS_SMALL or self.told % COUNTS_EVERY == 0:
             more["staleness_counts"] = list(counts.items())

@@ -164,10 +164,15 @@ class Swarm:
     @property
     def samples(self) -> int:
         """Samples the whole swarm has trained on, as far as it is known here."""
+        return sum(self.samples_of.values())
+
+    @property
+    def samples_of(self) -> dict[str, int]:
+        """Of each node, also of those that are gone."""
         runtime = self._runtime
         with runtime.lock:
-            others = sum(entry.samples for entry in runtime.board if entry.name != runtime.name)
-            return others + runtime.tally.samples
+            others = {entry.name: entry.samples for entry in runtime.board}
+            return {**others, runtime.name: runtime.tally.samples}
 
     def progress(self) -> Progress:
         return self._runtime.progress()

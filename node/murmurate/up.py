@@ -291,7 +291,12 @@ class Up:
         )
 
     def rows(self) -> list[report.Json]:
-        return [{**child.row, "state": child.state} for child in self.children]
+        """A node that was killed may have told the others more than me."""
+        rows = [{**child.row, "state": child.state} for child in self.children]
+        for row in rows:
+            told = (child.samples_of.get(row["name"], 0) for child in self.children)
+            row["samples"] = max(row["samples"], *told)
+        return rows
 
     def report(self) -> report.Json:
         node, train = self.plan.config.node, self.plan.config.train

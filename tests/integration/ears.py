@@ -19,6 +19,7 @@ SMALL, LARGE = 1000, 3_000_000
 WAIT_S = 20.0
 
 SHORT = Limits(
+    heard_s=0.0,
     backoff_min_s=0.01,
     backoff_max_s=0.05,
     refused_s=0.01,

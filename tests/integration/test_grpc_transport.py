@@ -780,6 +780,19 @@ def test_a_large_transfer_goes_on_where_the_line_was_cut() -> None:
     run(scenario())
 
 
+def test_not_every_piece_is_a_sign_of_life_of_its_own() -> None:
+    async def scenario() -> None:
+        for heard_s, few in ((0.0, False), (30.0, True)):
+            limits = replace(SHORT, heard_s=heard_s)
+            async with node("a", LARGE) as a, node("b", LARGE, limits) as b:
+                a.meet(b)
+                a.transport.carry("b", push(1, LARGE))
+                await until(lambda: a.ears.landed_there)
+                assert (b.ears.pieces == 2) is few, "the offer, and the first piece"
+
+    run(scenario())
+
+
 def test_what_has_changed_since_is_sent_anew() -> None:
     async def scenario() -> None:
         async with node("a", LARGE) as a, node("b", LARGE) as b, Line(b.transport.address) as line:

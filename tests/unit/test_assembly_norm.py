@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from murmurate.core.averaging import Share
 from murmurate.core.clock import Clock
-from murmurate.core.gate import payload_problem
+from murmurate.core.gate import ROW, ROWS, payload_problem, square
 from murmurate.io import wire
 from murmurate.io.assembly import _Incoming
 from murmurate.io.link import as_bytes
@@ -20,7 +21,6 @@ def came(model: torch.Tensor, cuts: list[int]) -> Share:
     head, payload = wire.take_apart(Share(1, 1, 1, 0.5, model, Clock()))
     raw = as_bytes(payload)
     incoming = _Incoming(1, len(raw), 0, head)
-    incoming.allocate()
     for first, last in zip([0, *cuts], [*cuts, len(raw)], strict=True):
         incoming.write(raw[first:last])
     assert incoming.payload is not None
@@ -32,9 +32,32 @@ def came(model: torch.Tensor, cuts: list[int]) -> Share:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_it_is_that_of_the_whole(dtype: torch.dtype) -> None:
     model = torch.randn(1000, dtype=dtype)
-    share = came(model, [8, 64, 3200])
-    assert share.norm == pytest.approx(float(torch.linalg.vector_norm(model)), rel=1e-5)
-    assert torch.equal(share.model, model)
+    for cuts in ([8, 64, 3200], []):
+        share = came(model, cuts)
+        assert share.norm == pytest.approx(float(torch.linalg.vector_norm(model)), rel=1e-5)
+        assert torch.equal(share.model, model)
+
+
+def test_what_came_is_its_own_memory() -> None:
+    """A share is written into when it is put in; the frame it came in may live on."""
+    for cuts in ([80], []):
+        model = torch.ones(1000)
+        share = came(model, cuts)
+        share.model.fill_(2.0)
+        assert torch.equal(model, torch.ones(1000))
+
+
+@pytest.mark.parametrize("size", [0, 1, ROW - 1, ROW, ROW + 1, ROWS * ROW, ROWS * ROW + 1, 300_001])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_square(size: int, dtype: type) -> None:
+    numbers: np.ndarray = np.random.default_rng(size).normal(size=size).astype(dtype)
+    exact = math.fsum(float(x) ** 2 for x in numbers)
+    assert square(numbers) == pytest.approx(exact, rel=1e-5)
+    for bad in (math.nan, math.inf, np.finfo(dtype).max) if size else ():
+        for at in (0, size // 2, size - 1):
+            spoilt = numbers.copy()
+            spoilt[at] = bad
+            assert not math.isfinite(square(spoilt))
 
 
 def test_pieces_that_cut_a_number_are_counted_at_the_end() -> None:

@@ -110,9 +110,9 @@ class Net:
     def leave(self, name: str) -> None:
         self.act(name, self.peers[name].leave(self.now))
 
-    def commit(self, name: str) -> None:
+    def commit(self, name: str, scale: float = 1.0) -> None:
         peer = self.peers[name]
-        delta = self.vector()
+        delta = self.vector(scale)
         self.put_in[:-1] += delta.double() * peer.averager.weight
         self.act(name, peer.commit(peer.prepare(delta, peer.context())))
 
@@ -573,6 +573,26 @@ def test_who_trains_no_more_mixes_until_all_are_even() -> None:
     assert net.comes_true(
         lambda: all(len(one.clock) == len(net.peers["a"].clock) for one in net.peers.values())
     )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whose_last_updates_changed_next_to_nothing_is_as_soon_even(seed: int) -> None:
+    """The others rest, and find it to be the same all the time; after its last update they must
+    show it their models all the same."""
+    net = Net(f"tiny {seed}", "abcdefgh", "full")
+    net.delay_s = 0.02
+    net.run(2.0, net.train)
+    due = net.now
+
+    def alone() -> None:
+        nonlocal due
+        if net.now >= due:
+            due = net.now + 0.1
+            net.commit("a", 1e-9)
+
+    net.run(5.0 + 0.3 * seed, alone)
+    assert not net.peers["a"].even()
+    assert net.comes_true(lambda: all(one.even() for one in net.peers.values()), 2.5)
 
 
 def test_who_rests_and_does_not_fold_keeps_its_weight() -> None:

@@ -402,3 +402,27 @@ def test_nobody_goes_before_all_have_heard_from_all(tmp_path: Path) -> None:
             child.process.communicate()
     assert sessions == {os.getsid(0)}, "or Linux would share the processors out among them"
     assert len(groups | {os.getpgid(0)}) == 3, "Ctrl-C is for the launcher"
+
+
+def test_of_a_killed_node_counts_what_any_other_has_heard(tmp_path: Path) -> None:
+    up = Up(plan(2, load()), view.View(), tmp_path)
+    killed, other = Heard("node-0"), Heard("node-1")
+    up.children = [killed, other]
+    try:
+        row = report.empty_row("node-0") | {"samples": 640}
+        killed.hear({"event": "progress", "at": 1.0, "node": row})
+        row = report.empty_row("node-1") | {"samples": 1280}
+        other.hear(
+            {
+                "event": "done",
+                "at": 2.0,
+                "node": row,
+                "settled": True,
+                "samples_of": {"node-0": 960, "node-1": 1216},
+            }
+        )
+        assert [row["samples"] for row in up.rows()] == [960, 1280]
+    finally:
+        up.kill_all()
+        for child in up.children:
+            child.process.communicate()

@@ -37,8 +37,6 @@ NUMPY = {
 }
 COUNTED = (wire.ShareHead, wire.SnapshotHead)
 """Whose norm is counted while they come."""
-HEARD_S = 0.05
-"""A piece of many is a sign of life, but not each of them has to be heard for one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -307,7 +305,7 @@ class Assembly:
             self._patience.note((now - self._moved_at) / share)
         self._moved_at = now
         if current.filled < current.total:
-            if now >= self._heard_at + HEARD_S:
+            if now >= self._heard_at + self._depot.limits.heard_s:
                 self._heard_at = now
                 self._ears.heard(self._sender, current.head)
             return

@@ -65,6 +65,8 @@ class Limits:
     """… but never more than this."""
     partial_s: float = 60.0
     """How long the first part of a large message is kept after its link broke."""
+    heard_s: float = 0.05
+    """Pieces of one message are heard for signs of life this often."""
     landed_s: float = 0.02
     """Receipts wait for company this long, unless half of the window is used …"""
     landed_push_s: float = 0.1
