@@ -11,7 +11,7 @@ from importlib.metadata import version
 # as a status.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 # Workers of a data loader are forks of a training process, and never speak gRPC: what its handlers
-# do in a fork makes them crash (grpcio 1.80 to 1.85; tests/integration/test_fork.py).
+# do in a fork makes them crash (grpcio 1.85; tests/integration/test_fork.py).
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Since 1.80 there is another poller, whose threads hand each message to one another: by it an
 # exchange takes a tenth more time, and processor time (docs/benchmarks.md). Versions to come may
