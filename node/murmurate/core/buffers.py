@@ -8,7 +8,6 @@ them, by whichever thread its last reference is dropped.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import weakref
 
@@ -35,7 +34,7 @@ def empty(size: int, dtype: torch.dtype, *, once: bool = False) -> torch.Tensor:
     try:
         block = waiting.pop()
     except IndexError:
-        block = _mapped(nbytes)
+        block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     view = memoryview(block)
     if not once:
         # The tensor's storage holds the view: when the last tensor on it is gone, so is the view.
@@ -75,16 +74,6 @@ def release() -> None:
     """Give back to the system what waits to be used again."""
     for waiting in list(_free.values()):
         waiting.clear()
-
-
-def _mapped(nbytes: int) -> mmap.mmap:
-    """Fresh memory, in large pages where the system has them: a pass over it is 12 % faster, and
-    there are 512 times fewer to fault in."""
-    block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            block.madvise(mmap.MADV_HUGEPAGE)
-    return block
 
 
 def _give_back(waiting: list[mmap.mmap], block: mmap.mmap) -> None:
