@@ -37,10 +37,22 @@ def test_numpy_and_bytes_of_it_keep_its_block_too() -> None:
     assert torch.frombuffer(bytearray(view[:8]), dtype=torch.float32).tolist() == [3.0, 3.0]
 
 
+def test_blocks_of_large_pages_are_kept_apart() -> None:
+    """What is given back in parts must not be one of them."""
+    one = buffers.empty(SIZE, torch.float32, large_pages=True)
+    at = one.data_ptr()
+    one.fill_(1.0)
+    del one
+    plain = buffers.empty(SIZE, torch.float32)
+    assert plain.data_ptr() != at
+    again = buffers.empty(SIZE, torch.float32, large_pages=True)
+    assert again.data_ptr() == at
+
+
 def test_only_a_few_free_blocks_are_kept() -> None:
     many = [buffers.empty(SIZE, torch.float32) for _ in range(buffers.FREE_MAX + 3)]
     del many
-    assert len(buffers._free[SIZE * 4]) == buffers.FREE_MAX
+    assert len(buffers._free[SIZE * 4, False]) == buffers.FREE_MAX
 
 
 def test_what_waits_can_be_given_back() -> None:

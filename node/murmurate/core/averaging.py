@@ -167,7 +167,9 @@ class Averager:
         if not self._given:
             return self.model
         self._given = False
-        return spare if spare is not None else buffers.empty(len(self.model), self.model.dtype)
+        if spare is not None:
+            return spare
+        return buffers.empty(len(self.model), self.model.dtype, large_pages=True)
 
     # -- giving ----------------------------------------------------------------------------------
 

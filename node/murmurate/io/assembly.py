@@ -69,7 +69,8 @@ class _Incoming:
             self.payload = torch.empty(size, dtype=dtype)
         else:
             once = isinstance(self.head, wire.SnapshotHead)
-            self.payload = buffers.empty(size, dtype, once=once)
+            share = isinstance(self.head, wire.ShareHead)
+            self.payload = buffers.empty(size, dtype, once=once, large_pages=share)
         if dtype.is_floating_point and isinstance(self.head, COUNTED):
             self.square = 0.0
 
