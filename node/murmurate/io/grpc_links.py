@@ -197,10 +197,10 @@ class Speaking:
                 await self._wake.wait()
                 continue
             self._write_began = began = time.monotonic()
+            self._transport.bytes_sent += len(frame)  # the other side may have it before I know
             await call.write(frame)
             self._write_began = math.inf
             self.link.took(time.monotonic() - began)
-            self._transport.bytes_sent += len(frame)
             del frame  # or the next one would be made beside it, in memory that is in no cache
 
     async def _read(self, call: Any) -> None:
