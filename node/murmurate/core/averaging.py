@@ -293,7 +293,7 @@ class Averager:
                 for flat in (mine, model)
             )
         off = model - mine
-        apart, size = float(off.dot(off)), float(mine.dot(mine))  # a fifth of vector_norm's time
+        apart, size = float(off.dot(off)), float(mine.dot(mine))
         return math.sqrt(apart / size) if size else (math.inf if apart else 0.0)
 
     # -- lives that end --------------------------------------------------------------------------
