@@ -10,7 +10,7 @@ PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo proto lint type test chaos sim bench bench-peers profile clean monitoring k8s \
+.PHONY: help setup demo proto lint type test chaos sim bench bench-peers bench-race profile clean monitoring k8s size \
   scale image image-offline image-test
 .DELETE_ON_ERROR:
 
@@ -53,7 +53,7 @@ type: setup ## mypy, strict
 	$(BIN)/mypy
 
 test: setup ## every test that is not slow
-	$(BIN)/pytest -q -m 'not slow and not chaos and not pods and not container'
+	$(BIN)/pytest -q -n 3 -m 'not slow and not chaos and not pods and not container'
 
 CHAOS ?= tests/chaos
 chaos: setup ## real processes killed, frozen and cut (10 minutes; CHAOS_FULL=1: docs/chaos.md)
@@ -82,6 +82,10 @@ bench: setup ## what it costs, as ratios from one run (15 minutes; BENCH='wire p
 
 bench-peers: setup $(PEERS_VENV)/.stamp ## averaging against hivemind, beside Flower (15 minutes)
 	$(BIN)/python bench/peers.py $(BENCH)
+
+bench-race: setup $(PEERS_VENV)/.stamp ## accuracy over time against DDP, hivemind and Flower (90 minutes; as root)
+	@$(BIN)/pip install -qq -c constraints.txt -e '.[lab]'
+	PYTHONPATH=. $(BIN)/python bench/time_to_accuracy.py $(or $(BENCH),--tune)
 
 # In a place of their own: they want other versions of what we use. One that cannot be installed is
 # left out of the run, which says so.
@@ -112,6 +116,14 @@ $(K8S_VENV)/.stamp: Makefile
 	  dpkg-deb -x prometheus_*.deb deb && rm prometheus_*.deb; } || \
 	  echo "k8s: no promtool (apt-get install prometheus): the rules are not checked"
 	@touch $@
+
+size: ## product lines by storey, without generated code; then the files above 400
+	@git ls-files 'node/*.py' 'coordinator/*.py' ':!node/murmurate/v1' | xargs awk ' \
+	  FNR == 1 { n = split(FILENAME, at, "/"); storey = n > 3 ? at[2] "/" at[3] : at[2] } \
+	  { lines[storey]++; of[FILENAME]++; all++ } \
+	  END { printf "%7d  all\n", all; sort = "sort -k1,1nr -k2"; \
+	    for (s in lines) printf "%7d  %s\n", lines[s], s | sort; close(sort); \
+	    for (f in of) if (of[f] > 400) printf "%7d  %s\n", of[f], f | sort }'
 
 profile: setup ## where the time of a LeNet-5 pair goes, per thread (py-spy)
 	$(BIN)/python bench/hot.py

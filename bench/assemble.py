@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import nn
 
 from murmurate.core.partition import analyse, deal, part_of, weights_of
-from murmurate_coordinator.assemble import assemble, covers, fold
+from murmurate.core.partition.cover import Cover
+from murmurate_coordinator.solvers.subnets.assemble import covers, fold
 
 PEERS = 8
 REPEATS = 7
@@ -75,7 +76,16 @@ def main() -> int:
                 full[name].copy_(value)
 
         copy_s = best_s(copy)
-        assemble_s = best_s(lambda f=full, b=by_tensor, v=values: assemble(f, b, v))  # type: ignore[misc]
+
+        def assemble(
+            full: dict[str, torch.Tensor] = full,
+            by_tensor: Mapping[str, Cover] = by_tensor,
+            values: list[dict[str, torch.Tensor]] = values,
+        ) -> None:
+            for k, each in enumerate(values):
+                fold(full, by_tensor, k, each, each)
+
+        assemble_s = best_s(assemble)
         push_s = best_s(lambda f=full, b=by_tensor, v=values: fold(f, b, 0, v[0], v[0]))  # type: ignore[misc]
         worst = max(worst, assemble_s / copy_s)
         size = sum(value.nbytes for value in full.values()) / 1e6

@@ -130,9 +130,12 @@ class Ears:
         }
 
     def greet(self, hello: Any) -> Any:
-        from murmurate.io.wire import Welcome
+        from murmurate.edge.net.wire import Hello
 
-        return Welcome(**self.greeting())
+        return Hello(**self.greeting())
+
+    def answered(self, hello: Any) -> None:
+        pass
 
     def describe(self) -> Any:
         raise NotImplementedError
@@ -177,12 +180,13 @@ class Ears:
 
 async def murmurate_peer() -> None:
     from murmurate.core.message import Ping
-    from murmurate.io.grpc_transport import GrpcTransport
-    from murmurate.io.wire import Hello
+    from murmurate.edge.net.credentials import PLAINTEXT
+    from murmurate.edge.net.grpc_transport import GrpcTransport
+    from murmurate.edge.net.wire import Hello
 
     inbox = Inbox()
     ears = Ears("b", inbox)
-    transport = GrpcTransport("127.0.0.1:0")
+    transport = GrpcTransport("127.0.0.1:0", credentials=PLAINTEXT)
     ears.confirm = lambda: transport.post("a", Ping(1))
     await transport.start(ears)
     transport.hello(Hello(**ears.greeting()))
@@ -197,12 +201,13 @@ async def murmurate_peer() -> None:
 async def murmurate_origin(address: str) -> None:
     from murmurate.core.clock import Clock, Dot
     from murmurate.core.message import Push, Stamp
-    from murmurate.io.grpc_transport import GrpcTransport
-    from murmurate.io.wire import Hello
+    from murmurate.edge.net.credentials import PLAINTEXT
+    from murmurate.edge.net.grpc_transport import GrpcTransport
+    from murmurate.edge.net.wire import Hello
 
     loop = asyncio.get_running_loop()
     ears = Ears("a")
-    transport = GrpcTransport("127.0.0.1:0")
+    transport = GrpcTransport("127.0.0.1:0", credentials=PLAINTEXT)
     await transport.start(ears)
     say(address=transport.address)
     transport.hello(Hello(**ears.greeting()))
@@ -368,7 +373,7 @@ def unary_origin(address: str) -> None:
 def play(role: str, contender: str, address: str) -> None:
     torch.set_num_threads(1)
     if contender in ("murmurate", "gloo"):
-        from murmurate.io.malloc import keep_memory
+        from murmurate.edge.runtime.malloc import keep_memory
 
         keep_memory()
     if contender == "murmurate":

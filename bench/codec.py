@@ -35,10 +35,10 @@ from typing import Any
 
 import torch
 
+from murmurate.core.codecs.choice import Choice, parse_codec
+from murmurate.core.codecs.codec import Encoded, Encoder
+from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.errors import ConfigError
-from murmurate.io.codec import Encoded, Encoder
-from murmurate.io.codec_choice import Choice, parse_codec
-from murmurate.io.malloc import keep_memory
 
 ELEMENTS = 25_000_000
 PAIRS = 11
@@ -158,7 +158,7 @@ def swarm(options: argparse.Namespace, workload: str, codec: str, seed: int) -> 
         words += [f"--codec={codec}", f"--samples={samples}", f"--report={file}"]
         words += [f"--lr={options.lr}"] if options.lr else []
         words += ["--virtual", f"--delay-s={DELAY_S}"] if virtual else []
-        command = [sys.executable, "-m", "murmurate.cli", *words]
+        command = [sys.executable, "-m", "murmurate", *words]
         subprocess.run(command, check=True, capture_output=True, timeout=RUN_S[virtual])
         report = json.loads(file.read_text())
     rows = report["nodes"]

@@ -1,7 +1,8 @@
-"""Four ways to train LeNet-5 in several processes, and what each repetition must prove.
+"""Five ways to train LeNet-5 in several processes, and what each repetition must prove.
 
 isolated   each its own model: no communication, the ceiling
 murmurate  every step published, every update applied by everyone (rule sum, topology full)
+default    `join` as it comes: rule shared, an update every few steps
 ddp        DistributedDataParallel over gloo, gradients as views of the bucket, static graph
 hogwild    one model in shared memory, written without locks
 """
@@ -66,14 +67,20 @@ def ddp(shared: Shared, rank: int) -> dict[str, Any]:
     return result  # without destroy_process_group, which hung once in four ranks: the process ends
 
 
-def murmurate(shared: Shared, rank: int) -> dict[str, Any]:
+def default(shared: Shared, rank: int) -> dict[str, Any]:
+    return murmurate(shared, rank, rule="shared")
+
+
+def murmurate(shared: Shared, rank: int, rule: str = "sum") -> dict[str, Any]:
     import murmurate
 
     task = shared.task
     model = lenet.lenet()
     optimizer = _sgd(model)
     peers = [shared.addresses.get(timeout=crew.LIMIT_S)] if rank else []
-    swarm = murmurate.join(model, optimizer, run="bench", name=f"node-{rank}", peers=peers, seed=0)
+    swarm = murmurate.join(
+        model, optimizer, run="bench", name=f"node-{rank}", peers=peers, seed=0, rule=rule
+    )
     if not rank:
         for _ in range(task.nodes - 1):
             shared.addresses.put(swarm.address)
@@ -109,6 +116,7 @@ def murmurate(shared: Shared, rank: int) -> dict[str, Any]:
 ACTS: dict[str, crew.Act] = {
     "isolated": isolated,
     "murmurate": murmurate,
+    "default": default,
     "ddp": ddp,
     "hogwild": hogwild,
 }
@@ -143,7 +151,7 @@ def _check(task: Task, results: list[dict[str, Any]]) -> None:
         assert task.nodes == 1 or apart > DISTANCE_MAX, f"{task}: not isolated"
         return
     assert apart <= DISTANCE_MAX, f"{task}: replicas are {apart} apart"
-    if task.contender == "murmurate":
+    if task.contender in ("murmurate", "default"):
         everything = sorted((f"node-{k}", 1, r["published"]) for k, r in enumerate(results))
         for result in results:
             assert result["settled"], f"{task}: not settled"

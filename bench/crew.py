@@ -17,7 +17,7 @@ import torch
 import torch.multiprocessing
 from report import busy_s
 
-from murmurate.io.malloc import keep_memory
+from murmurate.edge.runtime.malloc import keep_memory
 
 LIMIT_S = 120.0
 

@@ -27,7 +27,7 @@ def turn(workload: str, seconds: float, *, generator: bool) -> dict[str, Any]:
         file = Path(folder) / "report.json"
         words = ["up", f"--nodes={NODES}", f"--workload={workload}", f"--seconds={seconds}"]
         words += [f"--report={file}"] + (["--generator"] if generator else [])
-        command = [sys.executable, "-m", "murmurate.cli", *words]
+        command = [sys.executable, "-m", "murmurate", *words]
         subprocess.run(command, check=True, capture_output=True, timeout=RUN_S)
         found = json.loads(file.read_text())
     peers = [row for row in found["nodes"] if row["role"] == "peer"]

@@ -107,15 +107,16 @@ def member(shared: Shared, rank: int) -> dict[str, Any]:
 
 def coordinator(shared: Shared) -> dict[str, Any]:
     from murmurate.core.partition import analyse, weights_of
-    from murmurate_coordinator.centre import Centre
-    from murmurate_coordinator.rules import Partitioner
+    from murmurate.edge.net.credentials import PLAINTEXT
     from murmurate_coordinator.service import CoordinatorService
+    from murmurate_coordinator.sessions import Sessions
+    from murmurate_coordinator.solvers.table import new_solver
 
     whole = model()
-    rules = Partitioner(
+    solver = new_solver(
+        shared.task.contender,
         analyse(whole, (_example(),)),
         weights_of(whole),
-        shared.task.contender,
         np.random.default_rng(0),
         steps=STEPS,
         founders=MEMBERS,
@@ -128,7 +129,9 @@ def coordinator(shared: Shared) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         service = CoordinatorService(
-            "127.0.0.1:0", Centre(rules, run="bench", instance="bench", now=now)
+            "127.0.0.1:0",
+            Sessions(solver, run="bench", instance="bench", now=now),
+            credentials=PLAINTEXT,
         )
         await service.start()
         for _ in range(MEMBERS):
@@ -143,11 +146,11 @@ def coordinator(shared: Shared) -> dict[str, Any]:
     time.sleep(shared.task.seconds)
     used = time.process_time() - cpu
     deadline = time.monotonic() + LEFT_S
-    while rules.members and time.monotonic() < deadline:
+    while solver.members and time.monotonic() < deadline:
         time.sleep(0.02)
     loop.call_soon_threadsafe(over.set)
     thread.join()
-    return {"samples_per_s": 0.0, "cpu_s": used, "steps_in": rules.totals.steps}
+    return {"samples_per_s": 0.0, "cpu_s": used, "steps_in": solver.totals.steps}
 
 
 ACTS: dict[str, crew.Act] = {"silent": silent, "async": member, "once": member}

@@ -35,7 +35,7 @@ def process(kind: str, address: str, memory: int) -> None:
     from memory import peak_bytes
 
     import murmurate
-    import murmurate.member  # gRPC too
+    import murmurate.training.member  # gRPC too
 
     torch.set_num_threads(1)
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]).step()
@@ -101,23 +101,24 @@ class _Coordinator:
         import torch
 
         from murmurate.core.partition import analyse, weights_of
-        from murmurate_coordinator.centre import Centre
-        from murmurate_coordinator.rules import Partitioner
+        from murmurate.edge.net.credentials import PLAINTEXT
         from murmurate_coordinator.service import CoordinatorService
+        from murmurate_coordinator.sessions import Sessions
+        from murmurate_coordinator.solvers.table import new_solver
 
         whole = model()
-        rules = Partitioner(
+        solver = new_solver(
+            "async",
             analyse(whole, (torch.zeros(2, 784),)),
             weights_of(whole),
-            "async",
             np.random.default_rng(0),
         )
         ready, self._over = threading.Event(), threading.Event()
         addresses: list[str] = []
 
         async def serve() -> None:
-            centre = Centre(rules, run="bench", instance="bench", now=time.monotonic())
-            service = CoordinatorService("127.0.0.1:0", centre)
+            centre = Sessions(solver, run="bench", instance="bench", now=time.monotonic())
+            service = CoordinatorService("127.0.0.1:0", centre, credentials=PLAINTEXT)
             await service.start()
             addresses.append(service.address)
             ready.set()

@@ -29,7 +29,9 @@ def latency(shared: Shared, rank: int) -> dict[str, Any]:
     hooked: list[float] = []
     optimizer.register_step_post_hook(lambda *_: hooked.append(time.monotonic()))  # before join's
     peers = [shared.addresses.get(timeout=crew.LIMIT_S)] if rank else []
-    swarm = murmurate.join(model, optimizer, run="bench", name=f"node-{rank}", peers=peers, seed=0)
+    swarm = murmurate.join(
+        model, optimizer, run="bench", name=f"node-{rank}", peers=peers, seed=0, rule="sum"
+    )
     if not rank:
         shared.addresses.put(swarm.address)
     assert swarm.follow(lambda: list(swarm.members.values()).count("alive") == 2, SETTLE_S)

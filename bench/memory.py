@@ -43,6 +43,8 @@ def node(argv: list[str]) -> None:
     parser.add_argument("kind", choices=("torch", "alone", "node"))
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--bytes", type=int, default=0)
+    parser.add_argument("--rule", default="sum")
+    parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--peer")
     options = parser.parse_args(argv)
     import torch
@@ -53,7 +55,7 @@ def node(argv: list[str]) -> None:
     if options.kind != "torch":
         torch.set_num_threads(1)
         model, width = perceptron(options.bytes)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=options.momentum)
         report["model"] = sum(p.numel() * p.element_size() for p in model.parameters())
         x = torch.randn(4, width)
 
@@ -76,7 +78,9 @@ def _swarm(options: Any, model: Any, optimizer: Any, step: Any) -> dict[str, Any
 
     peers = [options.peer] if options.peer else []
     name = f"node-{options.rank}"
-    with murmurate.join(model, optimizer, run="bench", name=name, peers=peers) as swarm:
+    with murmurate.join(
+        model, optimizer, run="bench", name=name, peers=peers, rule=options.rule
+    ) as swarm:
         print(swarm.address, flush=True)
         assert swarm.follow(lambda: len(swarm.members) == 2, LIMIT_S)
         before = peak_bytes()
@@ -105,14 +109,15 @@ def _last(process: subprocess.Popen[str]) -> dict[str, Any]:
     return report
 
 
-def repetition(model_bytes: int) -> dict[str, float]:
+def repetition(model_bytes: int, rule: str = "sum", momentum: float = 0.0) -> dict[str, float]:
     """MiB above a bare `import torch`, and in sizes of the model; the larger of two nodes."""
+    how = ("--bytes", str(model_bytes), "--rule", rule, "--momentum", str(momentum))
     bare = _last(_start("torch"))["peak"]
-    alone = _last(_start("alone", "--bytes", str(model_bytes)))["peak"]
-    first = _start("node", "--bytes", str(model_bytes))
+    alone = _last(_start("alone", *how))["peak"]
+    first = _start("node", *how)
     assert first.stdout is not None
     address = first.stdout.readline().strip()
-    second = _start("node", "--rank", "1", "--bytes", str(model_bytes), "--peer", address)
+    second = _start("node", "--rank", "1", *how, "--peer", address)
     reports = [_last(second), _last(first)]
     model, peak = reports[0]["model"], max(report["peak"] for report in reports)
     return {
@@ -120,6 +125,7 @@ def repetition(model_bytes: int) -> dict[str, float]:
         "extra_mib": (peak - bare) / MIB,
         "extra_models": (peak - bare) / model,
         "alone_mib": (alone - bare) / MIB,
+        "beside_models": (peak - alone) / model,
         "over_goal_mib": (peak - bare - 4 * model) / MIB - 64,
         "published": min(report["published"] for report in reports),
     }

@@ -42,7 +42,7 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "2000000000",
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""What `murmurate.io.malloc` sets."""
+"""What `murmurate.edge.runtime.malloc` sets."""
 PART_BYTES = {"hivemind": 512 << 10, "hivemind, 4 MiB parts": 4 << 20}
 TIMES = {"0.24 MB": 10, "100 MB": 3}
 ROUNDS = {"0.24 MB": 3, "100 MB": 2}

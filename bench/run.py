@@ -3,9 +3,10 @@
     python bench/run.py [SCENARIO …] [--repetitions 7] [--seconds 4] [--quick] [--json FILE]
 
 core       distance of clocks, a fold against the bare add
+messages   small messages there and back, against bare protobuf
 wire       a push against bare TCP, torch.distributed send/recv, one protobuf message
 exchange   averaging a model between two peers, against gloo's all_reduce and bare TCP both ways
-pair pair128 four straggler
+pair pair128 default four straggler
            LeNet-5 against processes that do not communicate, DDP over gloo, Hogwild
 latency memory start
            from the hook to applied; a node's peak; the command line
@@ -15,8 +16,10 @@ ist ist_memory
            may not hold the model
 codec      what the codecs cost (bench/codec.py)
 generator  batches from a generator, against data of one's own
+converge   does adding peers help? In virtual time, for hours: only if it is named; it goes on where
+           it stopped (bench/converge.py has more options)
 
-Without names: all of them, in about a quarter of an hour. The JSON goes to bench/results unless a
+Without names: all but converge, in a quarter of an hour. The JSON goes to bench/results unless a
 file is given; how to read it: docs/benchmarks.md.
 """
 
@@ -27,10 +30,12 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import converge
 import core
 import exchange
 import generator
 import ist
+import messages
 import report
 import scrape
 import train
@@ -38,11 +43,25 @@ import wire
 from report import Effort, Goal, Report
 
 RESULTS = Path(__file__).with_name("results")
+LONG = converge.SCENARIOS
+"""Takes hours: only if it is named."""
 
 
 def scenarios() -> dict[str, report.Scenario]:
-    found = {**core.SCENARIOS, **wire.SCENARIOS, **exchange.SCENARIOS, **train.SCENARIOS}
-    return found | {**scrape.SCENARIOS, **ist.SCENARIOS, **generator.SCENARIOS, "codec": codecs}
+    found = {
+        **core.SCENARIOS,
+        **messages.SCENARIOS,
+        **wire.SCENARIOS,
+        **exchange.SCENARIOS,
+        **train.SCENARIOS,
+    }
+    return found | {
+        **scrape.SCENARIOS,
+        **ist.SCENARIOS,
+        **generator.SCENARIOS,
+        "codec": codecs,
+        **converge.SCENARIOS,
+    }
 
 
 def codecs(report: Report, effort: Effort) -> None:
@@ -86,7 +105,8 @@ def main(known: dict[str, report.Scenario], what: str | None) -> int:
         size=options.size,
     )
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    chosen = {name: known[name] for name in options.scenarios or known}
+    names = options.scenarios or [name for name in known if name not in LONG]
+    chosen = {name: known[name] for name in names}
     return report.run_all(chosen, effort, options.json or RESULTS / f"{stamp}.json")
 
 

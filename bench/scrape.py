@@ -9,6 +9,7 @@ given too.
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 import urllib.request
@@ -38,7 +39,7 @@ class Counts:
 def train(rank: int, addresses: Any, counts: Counts, stop: Any) -> None:
     """Until told to stop."""
     import murmurate
-    from murmurate.io.malloc import keep_memory
+    from murmurate.edge.runtime.malloc import keep_memory
 
     keep_memory()
     torch.set_num_threads(1)
@@ -46,7 +47,13 @@ def train(rank: int, addresses: Any, counts: Counts, stop: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=lenet.LR)
     peers = [addresses[0].get(timeout=JOIN_S)] if rank else []
     swarm = murmurate.join(
-        model, optimizer, run="bench", name=f"node-{rank}", peers=peers, metrics="127.0.0.1:0"
+        model,
+        optimizer,
+        run="bench",
+        name=f"node-{rank}",
+        peers=peers,
+        metrics="127.0.0.1:0",
+        rule="sum",
     )
     if not rank:
         addresses[0].put(swarm.address)
@@ -143,25 +150,30 @@ def tell(report: Report, samples: dict[str, list[dict[str, Any]]]) -> None:
 
 def at_64_peers(report: Report) -> None:
     """What one scrape takes of the processor, by itself, with as many series as there may be."""
-    from murmurate.io.metrics import FAMILIES, Histogram, Reading, exposition
-    from murmurate.tally import NAMES_MAX, STEP_BOUNDS_S
+    from murmurate.core.figures.counters import NAMES_MAX, Tally
+    from murmurate.core.figures.sources import NodeInstant
+    from murmurate.core.figures.staleness_forecast import Outlook
+    from murmurate.core.figures.table import NODE, values
+    from murmurate.core.staleness import Summary
+    from murmurate.watch.metrics import exposition
 
     names = {f"node-{number}": 7 for number in range(NAMES_MAX)} | {"other": 7}
-    reading = Reading(
+    tally = Tally()
+    tally.staleness = Summary(value for value in range(PEERS * 4) for _ in range(9))
+    tally.applied_of = tally.staleness_of = tally.sent_to = names
+    tally.accuracy_of = (0.5,) * 32
+    tally.step(0.003)
+    node = NodeInstant(
         name="node-0",
         run="bench",
         rule="sum",
         topology="full",
-        version="0",
-        staleness=dict.fromkeys(range(PEERS * 4), 9),
-        applied_of=names,
-        staleness_of=names,
-        sent_to=names,
-        silence_s=dict.fromkeys(names, 0.1),
-        steps=Histogram(STEP_BOUNDS_S, (1,) * (len(STEP_BOUNDS_S) + 1), 1.0),
-        accuracy_of=(0.5,) * 32,
+        now=0.0,
+        tally=tally,
+        outlook=Outlook(random.Random(0)),
     )
-    expose = exposition(lambda: reading, FAMILIES)
+    silence = dict.fromkeys(names, 0.1)
+    expose = exposition(lambda: {**values(NODE, node), "peer_silence_seconds": silence}, NODE)
     times = []
     for _ in range(50):
         began = time.process_time()

@@ -20,6 +20,8 @@ from report import Effort, Goal, Report, Scenario, disturbed, ratios
 
 SLOW_S = 0.09
 MODEL_BYTES = (250_000, 40_000_000, 100_000_000)
+LARGE_BYTES = 100_000_000
+"""Of a smaller model the imports are a large part."""
 
 
 def total(samples: list[dict[str, Any]]) -> list[float]:
@@ -99,6 +101,35 @@ def four(report: Report, effort: Effort) -> None:
     against(report, effort, "4 nodes, batch 64", nodes=4, batch=64, goals=goals)
 
 
+def by_default(report: Report, effort: Effort) -> None:
+    """`join` as it comes, against processes that do not communicate."""
+    for nodes, goal in ((2, 0.97), (4, 0.95)):
+
+        def turn(contender: str, nodes: int = nodes) -> Callable[[], Any]:
+            return lambda: contenders.repetition(
+                Task(contender=contender, nodes=nodes, batch=64, seconds=effort.seconds)
+            )
+
+        title = f"{nodes} nodes, batch 64, rule shared"
+        samples = effort.interleaved({name: turn(name) for name in ("default", "isolated")})
+        report.keep(title, samples)
+        mine, silent = samples["default"], samples["isolated"]
+        report.add(
+            f"{title}: default / isolated",
+            ratios(total(mine), total(silent)),
+            goal=Goal(value=goal),
+            unit="x",
+            disturbed=disturbed(mine, silent),
+        )
+        report.add(
+            f"{title}: the same in CPU time",
+            ratios([s["cpu_ms_per_step"] for s in silent], [s["cpu_ms_per_step"] for s in mine]),
+            unit="x",
+        )
+        steps = [rank["made"] / rank["published"] for sample in mine for rank in sample["ranks"]]
+        report.add(f"{title}: steps per update", steps)
+
+
 def straggler(report: Report, effort: Effort) -> None:
     """The second of two sleeps in every step; the first should not notice."""
 
@@ -160,6 +191,14 @@ def memory(report: Report, effort: Effort) -> None:
         report.add(f"{title}: without murmurate", (s["alone_mib"] for s in each), unit="MiB")
         report.add(f"{title}: node", (s["extra_mib"] for s in each), goal=goal, unit="MiB")
         report.add(f"{title}: in models", (s["extra_models"] for s in each), unit="x")
+        title = f"{title}, rule shared, momentum"
+        samples = few.interleaved(
+            {"memory": lambda size=size: memory_of.repetition(size, "shared", 0.9)}
+        )
+        report.keep(title, samples)
+        beside = [sample["beside_models"] for sample in samples["memory"]]
+        goal = Goal(value=5.0, at_most=True) if size >= LARGE_BYTES else None
+        report.add(f"{title}: models beside torch's own", beside, goal=goal, unit="x")
 
 
 def start(report: Report, effort: Effort) -> None:
@@ -188,6 +227,7 @@ def start(report: Report, effort: Effort) -> None:
 SCENARIOS: dict[str, Scenario] = {
     "pair": pair,
     "pair128": pair128,
+    "default": by_default,
     "four": four,
     "straggler": straggler,
     "latency": latency,

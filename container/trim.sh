@@ -9,4 +9,4 @@ find "$packages"/sympy "$packages"/networkx "$packages"/numpy "$packages"/mpmath
   -type d -name tests -prune -exec rm -rf {} +
 rm -f "$1"/bin/activate* "$1"/bin/Activate* "$1"/bin/pip*
 # An optimizer's first step loads torch._dynamo.
-"$1"/bin/python -c 'import murmurate.session, murmurate.io.grpc_transport, torch._dynamo'
+"$1"/bin/python -c 'import murmurate.training.swarm, murmurate.edge.net.grpc_transport, torch._dynamo'

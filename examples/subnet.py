@@ -18,7 +18,7 @@ from murmurate import workloads
 torch.set_num_threads(1)  # a small model: more would only get in each other's way
 rank, coordinator = int(sys.argv[1]), sys.argv[2]
 digits = workloads.load("digits")
-share = workloads.Share(rank, 2, workloads.parse_split("none"), 0, digits.batch_size)
+share = workloads.DataShare(rank, 2, workloads.parse_split("none"), 0, digits.batch_size)
 
 with torch.device("meta"):
     model = digits.model()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from murmurate.cli import Commands, add_keys, command, given
+from murmurate.programs.cli.options import Commands, add_keys, command, given
 from murmurate_coordinator.config import KEYS, load
 
 

@@ -1,4 +1,6 @@
-"""What the coordinator is told: the same machinery as a node's (`murmurate.config`), other keys."""
+"""What the coordinator is told: the same machinery as a node's
+(`murmurate.programs.keys.config`), other keys.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from murmurate.config import (
-    NODE,
-    Book,
-    CheckpointConfig,
-    Given,
-    Key,
-    MetricsConfig,
-    gather,
-    listening,
-    problem,
-)
-from murmurate.values import (
+from murmurate.programs.keys.config import NODE, CheckpointConfig, MetricsConfig, listening
+from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
+from murmurate.programs.keys.kinds import (
     ADDRESS,
     FILE,
     FLAG,
@@ -36,7 +29,7 @@ from murmurate_coordinator.names import METRICS_PORT, PORT, RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentreConfig:
+class CoordinatorSection:
     """Who it is, and where."""
 
     run: str = "murmurate"
@@ -50,7 +43,7 @@ class CentreConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
+class CoordinatorTrainConfig:
     """What is trained, and for how long. None: the workload decides (or: no limit)."""
 
     workload: str = "digits"
@@ -64,27 +57,30 @@ class TrainConfig:
     every: int = 10
     samples: int | None = None
     seconds: float | None = None
+    evaluate_s: float | None = None
+    validation: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportConfig:
+class CoordinatorReportConfig:
     path: str | None = None
     model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class CoordinatorConfig:
     """All of it."""
 
-    coordinator: CentreConfig = field(default_factory=CentreConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    coordinator: CoordinatorSection = field(default_factory=CoordinatorSection)
+    train: CoordinatorTrainConfig = field(default_factory=CoordinatorTrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    report: ReportConfig = field(default_factory=ReportConfig)
+    report: CoordinatorReportConfig = field(default_factory=CoordinatorReportConfig)
 
 
 RULES_HELP = f"who trains what, when: {', '.join(RULES)} (default async)"
 EVERY_HELP = "local steps until a push (default 10); async: as they like"
+EVALUATE_HELP = "seconds between evaluations of the whole (default 5); 0: at the end only"
 LISTEN_HELP = f"where members come (default 127.0.0.1:{PORT}); port 0 takes a free one"
 FOUNDERS_HELP = "wait for so many members before the first is given anything (default 1)"
 TRAIN_HELP = "train a subnet here too, in a process of its own"
@@ -105,6 +101,8 @@ KEYS = (
         _NODE[f"train.{name}"]
         for name in ("workload", "data", "batch_size", "lr", "split", "shard", "samples", "seconds")
     ),
+    Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
+    _NODE["train.validation"],
     Key("train", "rule", TEXT, one_of(RULES), RULES_HELP),
     Key("train", "every", WHOLE, whole(1), EVERY_HELP),
     _NODE["checkpoint.dir"],
@@ -120,21 +118,21 @@ def load(
     file: str | None = None,
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
-) -> Config:
+) -> CoordinatorConfig:
     """The configuration; ConfigError with one line for each thing that is wrong."""
     found = gather(BOOK, file, environment or {}, options or {}, _together)
-    return Config(
-        coordinator=CentreConfig(**found["coordinator"]),
-        train=TrainConfig(**found["train"]),
+    return CoordinatorConfig(
+        coordinator=CoordinatorSection(**found["coordinator"]),
+        train=CoordinatorTrainConfig(**found["train"]),
         checkpoint=CheckpointConfig(**found["checkpoint"]),
         metrics=MetricsConfig(**found["metrics"]),
-        report=ReportConfig(**found["report"]),
+        report=CoordinatorReportConfig(**found["report"]),
     )
 
 
 def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
     listen = values.get(
-        "coordinator.listen", "" if "coordinator.listen" in given else CentreConfig().listen
+        "coordinator.listen", "" if "coordinator.listen" in given else CoordinatorSection().listen
     )
     problems = listening("coordinator", listen, values, given)
     if "coordinator.width" in values and not values.get("coordinator.train"):

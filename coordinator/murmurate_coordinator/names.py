@@ -1,7 +1,7 @@
 """Names that are needed before torch is loaded."""
 
-RULES = ("sync", "once", "async", "lease", "fedavg")
-BARRIER = ("sync", "once", "fedavg")
-"""Rules under which all wait for all."""
+from murmurate.core.values.member_half import IST_RULES
+
+RULES = tuple(IST_RULES)
 PORT = 7100
 METRICS_PORT = 9464

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import io
 import json
 import math
 import secrets
@@ -22,59 +21,55 @@ from typing import Any
 import numpy as np
 import torch
 
-from murmurate import report, workloads
-from murmurate.core.partition.analysis import analyse
-from murmurate.core.partition.subnet import load as load_into
-from murmurate.core.partition.subnet import weights_of
-from murmurate.errors import CheckpointError, ConfigError
-from murmurate.io.coordinator_values import structure_digest
-from murmurate.io.http import Page, Pages
-from murmurate.io.malloc import keep_memory
-from murmurate.io.metrics import exposition
-from murmurate.partition import example_of
-from murmurate.program import _Launcher as Launcher
-from murmurate.program import _signals as signals
-from murmurate.program import _Stop as Stop
-from murmurate.program import _Stopped as Stopped
-from murmurate.watch.curves import Curves
-from murmurate.watch.html import HTML, html
-from murmurate.workloads import Evaluation
+from murmurate.core.figures.curves import Curves
+from murmurate.core.figures.sources import Keeping
+from murmurate.edge.net.http import Pages
+from murmurate.edge.net.subnet_values import structure_digest
+from murmurate.edge.runtime.malloc import keep_memory
+from murmurate.errors import CheckpointError
+from murmurate.programs.keys.credentials import own_credentials
+from murmurate.programs.roles.evaluating import EvaluationTimes, named
+from murmurate.programs.roles.launcher import Launcher
+from murmurate.training.signals import Stop, Stopped, stopped_by_signals
+from murmurate.watch import report
 from murmurate_coordinator import figures
-from murmurate_coordinator.centre import Centre
-from murmurate_coordinator.config import Config
+from murmurate_coordinator.checkpoint import LIFE, SavedSolver, restore, save
+from murmurate_coordinator.checkpointer import CoordinatorKeeper
+from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
-from murmurate_coordinator.keeper import Keeper, tied_names, write_model
-from murmurate_coordinator.own import Own
-from murmurate_coordinator.rules import Partitioner
-from murmurate_coordinator.saved import LIFE, Saved, restore, save
+from murmurate_coordinator.own_member import OwnMember
+from murmurate_coordinator.pages import ServedModel, coordinator_pages
 from murmurate_coordinator.service import CoordinatorService
+from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.table import new_solver
+from murmurate_coordinator.whole_model import WholeModel
 
 LOOK_S = 0.05
 TELL_S = 0.25
 REFRESH_S = 2.0
 """Between two looks at what takes time to count: coverage."""
-EVALUATE_S, EVALUATE_SHARE = 5.0, 0.05
+EVALUATE_S = 5.0
 LAST_S = 15.0
 """For the last pushes."""
 OWN_S = 3.0
 """For its own member to end."""
-CACHE_S = 5.0
-"""A model that is fetched is made at most so often."""
 LIVES = 1_000_000
 
 
-def run(config: Config, *, events: bool = False) -> int:
-    with signals() as stop:
+def run(config: CoordinatorConfig, *, events: bool = False) -> int:
+    with stopped_by_signals() as stop:
         launcher = Launcher() if events else None
         with contextlib.suppress(Stopped):  # before there was anything to leave
-            asyncio.run(Program(config, stop, launcher, events).run())
+            asyncio.run(CoordinatorProgram(config, stop, launcher, events).run())
     return 0
 
 
-class Program:
+class CoordinatorProgram:
     """The coordinator around its service. Everything here is on the event loop's thread."""
 
-    def __init__(self, config: Config, stop: Stop, launcher: Launcher | None, events: bool) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, stop: Stop, launcher: Launcher | None, events: bool
+    ) -> None:
         self.config = config
         self.stop = stop
         self.launcher = launcher
@@ -82,8 +77,9 @@ class Program:
         self.around = Around()
         self.curves = Curves()
         self.instance = secrets.token_hex(8)
-        self.keeper: Keeper | None = None
-        self.own: Own | None = None
+        self.credentials = own_credentials()
+        self.keeper: CoordinatorKeeper | None = None
+        self.own: OwnMember | None = None
         self.samples = config.train.samples
         self.before_s = 0.0
         self.began: float | None = None
@@ -91,15 +87,14 @@ class Program:
         self._writing: asyncio.Task[bool] | None = None
         self._kept_plan = 0
         self._evaluating: asyncio.Task[None] | None = None
-        self._evaluate_at = 0.0
-        self._cache: tuple[float, int, bytes] | None = None
-        self._caching = asyncio.Lock()
+        self._evaluations = EvaluationTimes(config.train.evaluate_s, EVALUATE_S, time.monotonic())
 
     async def run(self) -> None:
         keep_memory()
         torch.set_num_threads(self.config.coordinator.threads or torch.get_num_threads())
-        self._load()
-        self.emit("ready", samples=self.workload.samples)
+        self.whole = WholeModel(self.config)
+        self.served = ServedModel(self._packed, lambda: self.centre.solver.totals.pushes)
+        self.emit("ready", samples=self.whole.workload.samples)
         try:
             self._begin()
             await self._serve()
@@ -109,60 +104,46 @@ class Program:
 
     # -- beginning -------------------------------------------------------------------------------
 
-    def _load(self) -> None:
-        """The model, and what can be dealt of it."""
-        it, train = self.config.coordinator, self.config.train
-        self.workload = workloads.load(
-            train.workload, data=train.data, batch_size=train.batch_size, lr=train.lr
-        )
-        torch.manual_seed(it.seed)
-        self.model = self.workload.model()
-        self.structure = analyse(self.model, example_of(self.workload, self.model))
-        if not self.structure.groups:
-            why = "; ".join(f"{name}: {text}" for name, text in self.structure.reasons.items())
-            raise ConfigError(f"workload {train.workload}: none of its axes can be split ({why})")
-        self.tied = tied_names(self.model)
-
     def _begin(self) -> None:
         """New, or as the last checkpoint says."""
         it, train, kept = self.config.coordinator, self.config.train, self.config.checkpoint
         rng = np.random.default_rng(it.seed)
         settings: dict[str, Any] = {"steps": train.every, "founders": it.founders}
-        saved: Saved | None = None
+        saved: SavedSolver | None = None
         if kept.dir is not None:
-            self.keeper = Keeper(
+            self.keeper = CoordinatorKeeper(
                 kept.dir,
                 every_s=kept.every_s,
                 run=it.run,
                 rule=train.rule,
-                structure=structure_digest(self.structure).hex(),
-                tied=self.tied,
+                structure=structure_digest(self.whole.structure).hex(),
+                tied=self.whole.tied,
             )
             saved = self.keeper.restored
         now = time.monotonic()
         if saved is None:
             first = secrets.randbelow(LIVES) * LIFE + 1
-            rules = Partitioner(
-                self.structure,
-                weights_of(self.model),
+            solver = new_solver(
                 train.rule,
+                self.whole.structure,
+                self.whole.first_weights,
                 rng,
                 first_lease=first,
                 **settings,
             )
-            self.centre = Centre(rules, run=it.run, instance=self.instance, now=now)
+            self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
             return
         try:
-            rules = restore(saved, self.structure, rng, **settings)
-            self.centre = Centre(rules, run=it.run, instance=self.instance, now=now)
+            solver = restore(saved, self.whole.structure, rng, **settings)
+            self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
             self.before_s = float(saved.about["trained_s"])
-            self.centre.roll.remember(saved.about["tallies"])
+            self.centre.members.remember(saved.about["tallies"])
             self.centre.late = int(saved.about["revoked"])
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{kept.dir}: {type(error).__name__}: {error}") from None
         self._say(
-            f"goes on from {kept.dir}: plan {rules.plan}, {rules.totals.pushes:,} pushes,"
-            f" {len(rules.leases)} leases"
+            f"goes on from {kept.dir}: plan {solver.plan}, {solver.totals.pushes:,} pushes,"
+            f" {len(solver.leases)} leases"
         )
 
     # -- running ---------------------------------------------------------------------------------
@@ -170,7 +151,10 @@ class Program:
     async def _serve(self) -> None:
         it = self.config.coordinator
         self.service = service = CoordinatorService(
-            it.listen, self.centre, describe=self._description
+            it.listen,
+            self.centre,
+            describe=self._description,
+            credentials=self.credentials,
         )
         self.pages = self._pages()
         if self.keeper is not None and not await self._keep(first=True):
@@ -186,7 +170,7 @@ class Program:
             more = f", figures at http://{page}/" if page is not None else ""
             self._say(f"listens at {service.address}{more}")
             if it.train:
-                self.own = Own(self.config, service.address)
+                self.own = OwnMember(self.config, service.address)
             gc.collect()
             gc.freeze()
             await self._until_stopped()
@@ -201,13 +185,14 @@ class Program:
     async def _until_stopped(self) -> None:
         stop, train = self.stop, self.config.train
         tell_at = refresh_at = 0.0
-        self._evaluate_at = time.monotonic() + EVALUATE_S
+        asked_s = self.config.train.evaluate_s
+        self._evaluations = EvaluationTimes(asked_s, EVALUATE_S, time.monotonic())
         while not self._over():
             await asyncio.sleep(LOOK_S)
             self._look_after()
             now = time.monotonic()
-            totals = self.centre.rules.totals
-            if self.began is None and self.centre.rules.leases:
+            totals = self.centre.solver.totals
+            if self.began is None and self.centre.solver.leases:
                 self.began = now
             if self._over():
                 break  # a signal came
@@ -220,24 +205,23 @@ class Program:
                 stop.reason = "the launcher is gone"
             if now >= refresh_at:
                 await self.service.own(self._refresh, now)
-                if self._cache is not None and now > self._cache[0] + CACHE_S:
-                    self._cache = None  # nobody fetches it: it is as large as the model
+                self.served.forget(now)
                 refresh_at = time.monotonic() + REFRESH_S
             if now >= tell_at and self.events:
                 await self._tell("progress")
                 tell_at = now + TELL_S
             self._keep_when_due(now)
-            if self._evaluating is None and now >= self._evaluate_at and self.began is not None:
-                self._evaluating = asyncio.create_task(self._evaluate(now))
+            if self._evaluating is None and self._evaluations.due(now) and self.began is not None:
+                self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
 
     def _keep_when_due(self, now: float) -> None:
-        keeper, rules = self.keeper, self.centre.rules
+        keeper, solver = self.keeper, self.centre.solver
         if keeper is None or self._writing is not None:
             return
-        if rules.rule == "async" and rules.plan != self._kept_plan:
-            keeper.soon()  # units that moved after the checkpoint would be given back
+        if solver.plan_wants_checkpoint and solver.plan != self._kept_plan:
+            keeper.soon()
         if keeper.due(now):
-            self._kept_plan = rules.plan
+            self._kept_plan = solver.plan
             self._writing = asyncio.create_task(self._keep())
 
     def _hear_launcher(self) -> None:
@@ -272,6 +256,7 @@ class Program:
         wall_s = self.trained_s(time.monotonic())
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
+        self.around.loss = await service.own(lambda: figures.read(centre, self._around()).loss)
         await service.own(centre.stop, reason)
         until = time.monotonic() + LAST_S
         while centre.awaited and time.monotonic() < until:
@@ -283,13 +268,15 @@ class Program:
                 await task
         await service.own(self._refresh, time.monotonic())
         plain, served = await service.own(self._weights)
-        self.around.plain = await asyncio.to_thread(self._evaluated, plain)
-        self.around.evaluation = await asyncio.to_thread(self._evaluated, served)
+        self.around.plain = await asyncio.to_thread(self.whole.evaluated, plain)
+        if self.validates:
+            await self._evaluate(validation=True)
+        await self._evaluate()
         if self.keeper is not None:
             await self._keep()
         path = self.config.report.model
         if path is not None:
-            await asyncio.to_thread(self._put_model, path, served)
+            await asyncio.to_thread(self.whole.put, path, served)
         whole = await service.own(self._report, wall_s, reason)
         if self.config.report.path is not None:
             text = json.dumps(whole, indent=2) + "\n"
@@ -312,33 +299,33 @@ class Program:
             reason=reason,
         )
 
-    def _put_model(self, path: str, model: Mapping[str, torch.Tensor]) -> None:
-        with Path(path).open("wb") as file:
-            write_model(file, model, self.tied, self.config.coordinator.run)
-
     # -- in the owner's thread -------------------------------------------------------------------
 
     def _weights(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Copies: as they are, and with zeros where nobody ever trained."""
-        rules = self.centre.rules
-        plain = {name: value.clone() for name, value in rules.weights.items()}
-        if not rules.totals.pushes:
+        solver = self.centre.solver
+        plain = {name: value.clone() for name, value in solver.weights.items()}
+        if not solver.totals.pushes:
             return plain, plain
         served = {
-            name: plain[name] if value is rules.weights[name] else value
-            for name, value in rules.for_evaluation().items()
+            name: plain[name] if value is solver.weights[name] else value
+            for name, value in solver.for_evaluation().items()
         }
         return plain, served
 
-    def _saved(self) -> tuple[Saved, dict[str, torch.Tensor]]:
-        saved = save(self.centre.rules)
+    def _to_evaluate(self) -> tuple[int, Mapping[str, torch.Tensor]]:
+        """Samples and the model they are in."""
+        return self.centre.solver.totals.samples, self._weights()[1]
+
+    def _saved(self) -> tuple[SavedSolver, dict[str, torch.Tensor]]:
+        saved = save(self.centre.solver)
         saved.about["trained_s"] = self.trained_s(time.monotonic())
-        saved.about["tallies"] = self.centre.roll.memory()
+        saved.about["tallies"] = self.centre.members.memory()
         saved.about["revoked"] = self.centre.late
         return saved, self._weights()[1]
 
     def _refresh(self, now: float) -> None:
-        self.around.coverage = self.centre.rules.coverage()
+        self.around.coverage = self.centre.solver.coverage()
         kinds: dict[str, int] = {}
         for advice in self.centre.advice(now):
             kinds[advice.kind] = kinds.get(advice.kind, 0) + 1
@@ -348,19 +335,16 @@ class Program:
 
     def _around(self) -> Around:
         around, service, keeper = self.around, self.service, self.keeper
-        around.rejected = dict(service.rejected)
-        around.bytes_sent, around.bytes_received = service.bytes_sent, service.bytes_received
+        around.rejected = dict(service.rejections.counted)
+        around.bytes_sent = service.server.bytes_sent
+        around.bytes_received = service.server.bytes_received
         if keeper is not None:
-            around.checkpoint_age_s = keeper.age_s if math.isfinite(keeper.age_s) else math.nan
-            around.checkpoint_every_s = keeper.every_s
-            around.checkpoint_failures = keeper.failures
+            age_s = keeper.age_s if math.isfinite(keeper.age_s) else math.nan
+            around.keeping = Keeping(age_s=age_s, every_s=keeper.every_s, failures=keeper.failures)
         return around
 
     def _description(self) -> Any:
         return figures.description(self.centre, self.service.address, self.instance)
-
-    def _reading(self) -> figures.Reading:
-        return figures.read(self.centre, self._around())
 
     # -- beside it -------------------------------------------------------------------------------
 
@@ -369,15 +353,28 @@ class Program:
         saved, model = self._saved() if first else await self.service.own(self._saved)
         return await asyncio.to_thread(self.keeper.put, saved, model)
 
-    async def _evaluate(self, began: float) -> None:
-        _, served = await self.service.own(self._weights)
-        self.around.evaluation = await asyncio.to_thread(self._evaluated, served)
-        spent_s = time.monotonic() - began
-        self._evaluate_at = began + max(EVALUATE_S, spent_s / EVALUATE_SHARE)
+    @property
+    def validates(self) -> bool:
+        """Whether what was held out is evaluated on until the end, not the test set."""
+        return self.config.train.validation is not None
 
-    def _evaluated(self, weights: Mapping[str, torch.Tensor]) -> Evaluation:
-        load_into(self.model, weights)
-        return self.workload.evaluate(self.model)
+    async def _evaluate_on_the_way(self) -> None:
+        began = time.monotonic()
+        await self._evaluate(validation=self.validates)
+        self._evaluations.took(began, time.monotonic())
+
+    async def _evaluate(self, *, validation: bool = False) -> None:
+        """The model as it is served now, told with the samples that are in it."""
+        began = time.monotonic()
+        samples, served = await self.service.own(self._to_evaluate)
+        found = await asyncio.to_thread(self.whole.evaluated, served, validation=validation)
+        if validation:
+            self.around.validation = found
+        else:
+            self.around.evaluation = found
+        told = named(found, validation=validation).items()
+        known = {key: report.number(each) for key, each in told}
+        self.emit("evaluated", at=began, samples=samples, **known)
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -385,64 +382,33 @@ class Program:
         listen = self.config.metrics.listen
         if listen is None:
             return None
-
-        page = html("murmurate_coordinator")
-
-        async def metrics(accept: str) -> Page:
-            reading = await self.service.own(self._reading)
-            body, kind = exposition(lambda: reading, figures.FAMILIES)(accept)
-            return Page(body, kind)
-
-        def livez(_: Mapping[str, str]) -> Page:
-            if self.service.failed is not None:
-                return Page(b"failed; see the log\n", status=503)
-            return Page(b"ok\n")
-
-        def readyz(_: Mapping[str, str]) -> Page:
-            return Page(b"ok\n") if self.around.ready else Page(b"it ends\n", status=503)
-
-        return Pages(
+        return coordinator_pages(
             listen,
-            {
-                "/": lambda _: Page(page, HTML),
-                "/metrics": lambda headers: metrics(headers.get("accept", "")),
-                "/livez": livez,
-                "/readyz": readyz,
-                "/coordinator.json": lambda _: self._json(),
-                "/model.safetensors": lambda _: self._fetched(),
-            },
+            self.credentials,
+            values=lambda: self.service.own(lambda: figures.shown(self.centre, self._around())),
+            told=self._told,
+            model=self.served,
+            failed=lambda: self.service.failed is not None,
+            ready=lambda: self.around.ready,
         )
 
-    async def _json(self) -> Page:
+    async def _told(self) -> report.Json:
         row = await self.service.own(lambda: figures.row(self.centre, self._around()))
         rows = await self.service.own(figures.rows, self.centre, self.trained_s(time.monotonic()))
         about = {
             "run": self.centre.run,
-            "rule": self.centre.rules.rule,
+            "rule": self.centre.solver.rule,
             "at": time.monotonic(),
             "parameters": figures.parameters(self.centre),
         }
-        told = about | {"coordinator": row, "members": rows, "curves": self.curves.lists()}
-        body = json.dumps(told, allow_nan=False).encode()
-        return Page(body, "application/json")
+        return about | {"coordinator": row, "members": rows, "curves": self.curves.lists()}
 
-    async def _fetched(self) -> Page:
-        """The model as it is now, give or take a few seconds."""
-        async with self._caching:
-            pushes = self.centre.rules.totals.pushes
-            if self._cache is not None:
-                at, then, body = self._cache
-                if then == pushes or time.monotonic() < at + CACHE_S:
-                    return Page(body, "application/octet-stream")
-            _, served = await self.service.own(self._weights)
-            body = await asyncio.to_thread(self._packed, served)
-            self._cache = (time.monotonic(), pushes, body)
-            return Page(body, "application/octet-stream")
+    async def _served_weights(self) -> Mapping[str, torch.Tensor]:
+        _, served = await self.service.own(self._weights)
+        return served
 
-    def _packed(self, model: Mapping[str, torch.Tensor]) -> bytes:
-        file = io.BytesIO()
-        write_model(file, model, self.tied, self.config.coordinator.run)
-        return file.getvalue()
+    async def _packed(self) -> bytes:
+        return await asyncio.to_thread(self.whole.packed, await self._served_weights())
 
     async def _tell(self, event: str, **more: Any) -> None:
         if self.events:

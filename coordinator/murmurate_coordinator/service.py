@@ -1,6 +1,6 @@
-"""The coordinator's streams. The only module here that knows gRPC.
+"""The coordinator's streams: what members say is told to the centre, and back.
 
-One thread owns the `Centre`: whatever takes time with the model (checking a push, folding it in,
+One thread owns the `Sessions`: whatever takes time with the model (checking a push, folding it in,
 cutting subnets) happens there, one call after another, and the event loop goes on carrying pieces
 meanwhile. What the centre has to say is put into the queues of the streams, in the order in which
 it was said.
@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import grpc
-import grpc.aio
-
+from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.coordinator_link import TRAIN
+from murmurate.edge.net.credentials import Credentials
+from murmurate.edge.net.description import Description
+from murmurate.edge.net.grpc_terms import reason_of
+from murmurate.edge.net.stream_server import Rejections, StreamServer, Visit
+from murmurate.edge.net.transport import Limits
 from murmurate.errors import (
-    ChecksumMismatch,
-    ConfigError,
     MurmurateError,
     PeerExists,
     PeerTimeout,
@@ -32,25 +33,8 @@ from murmurate.errors import (
     RemoteProtocolError,
     SchemaMismatch,
 )
-from murmurate.io import coordinator_wire as wire
-from murmurate.io.description import (
-    DESCRIPTION_BYTES_MAX,
-    Description,
-    check_describe_request,
-    encode_description,
-)
-from murmurate.io.grpc_terms import (
-    SENTENCE_MAX,
-    LinkEnded,
-    first_of,
-    read,
-    server_options,
-    status_of,
-)
-from murmurate.io.grpc_terms import SERVICE as PEER_SERVICE
-from murmurate.io.quarantine import Quarantine
-from murmurate.io.transport import Limits
-from murmurate_coordinator.centre import Centre, Coming, NoRoom, Out
+from murmurate_coordinator.session_words import Coming, NoRoom, Out
+from murmurate_coordinator.sessions import Sessions
 
 log = logging.getLogger("murmurate")
 T = TypeVar("T")
@@ -58,15 +42,6 @@ T = TypeVar("T")
 LIMITS = Limits(keepalive_s=5.0, keepalive_timeout_s=5.0)
 """A member that died without a word is noticed after ten seconds."""
 TICK_S = 0.5
-WARN_S = 1.0
-REASONS: tuple[tuple[type[MurmurateError], str], ...] = (
-    (ChecksumMismatch, "checksum"),
-    (RemoteProtocolError, "malformed"),
-    (SchemaMismatch, "schema"),
-    (PeerExists, "exists"),
-    (PeerTimeout, "stalled"),
-    (PeerUnavailable, "quarantine"),
-)
 
 
 class CoordinatorService:
@@ -75,32 +50,30 @@ class CoordinatorService:
     def __init__(
         self,
         listen: str,
-        centre: Centre,
+        centre: Sessions,
         *,
         advertise: str | None = None,
         describe: Callable[[], Description] | None = None,
         limits: Limits = LIMITS,
+        credentials: Credentials,
     ) -> None:
-        self.address = advertise or listen
         self.centre = centre
         """Of the owner's thread: `own` asks it."""
         self.limits = limits
-        self.bytes_sent = self.bytes_received = 0
-        self.rejected: Counter[str] = Counter()
+        self.rejections = Rejections()
         """Streams that were refused or cut; pushes are counted by the rules."""
+        self.server = StreamServer(
+            listen, advertise=advertise, limits=limits, credentials=credentials
+        )
+        self.server.take(TRAIN, self)
+        if describe is not None:
+            self.server.describe(lambda: self.own(describe), self.rejected)
         self.failed: BaseException | None = None
         """A promise that does not hold, or a mistake in this program."""
-        self._listen = listen
-        self._advertise = advertise
-        self._describe = describe
         self._streams: dict[int, _Stream] = {}
         self._numbers = 0
-        self._calls = 0
-        self._quarantine = Quarantine(limits)
-        self._warned: dict[str, float] = {}
         self._owner = ThreadPoolExecutor(1, "centre")
         self._loop: asyncio.AbstractEventLoop
-        self._server: Any = None
         self._ticking: asyncio.Task[None] | None = None
 
     # -- for the program -------------------------------------------------------------------------
@@ -108,28 +81,13 @@ class CoordinatorService:
     async def start(self) -> None:
         """Listen. ConfigError: the address is taken."""
         self._loop = asyncio.get_running_loop()
-        limits = self.limits
-        options = [
-            *server_options(limits, wire.MESSAGE_BYTES_MAX),
-            ("grpc.max_send_message_length", max(wire.MESSAGE_BYTES_MAX, DESCRIPTION_BYTES_MAX)),
-        ]
-        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.links_max + 16)
-        train = {"Train": grpc.stream_stream_rpc_method_handler(self._train)}
-        handlers = [grpc.method_handlers_generic_handler(wire.SERVICE, train)]
-        if self._describe is not None:
-            describe = {"Describe": grpc.unary_unary_rpc_method_handler(self._described)}
-            handlers.append(grpc.method_handlers_generic_handler(PEER_SERVICE, describe))
-        server.add_generic_rpc_handlers(tuple(handlers))
-        try:
-            bound = server.add_insecure_port(self._listen)
-        except RuntimeError as error:
-            await server.stop(None)
-            raise ConfigError(f"listen {self._listen}: cannot be bound; is it in use?") from error
-        await server.start()
-        self._server = server
-        host, _, port = (self._advertise or self._listen).rpartition(":")
-        self.address = f"{host}:{bound if port == '0' else port}"
+        await self.server.start()
         self._ticking = asyncio.create_task(self._tick())
+
+    @property
+    def address(self) -> str:
+        """Where others reach it; known after `start`."""
+        return self.server.address
 
     async def own(self, call: Callable[..., T], *args: Any) -> T:
         """Have the owner of the centre do this, after what it is doing."""
@@ -147,8 +105,7 @@ class CoordinatorService:
                 await self._ticking
         for stream in list(self._streams.values()):
             stream.end()
-        if self._server is not None:
-            await self._server.stop(grace_s)
+        await self.server.stop(grace_s)
         await asyncio.to_thread(self._owner.shutdown)
 
     @property
@@ -193,89 +150,47 @@ class CoordinatorService:
 
     # -- streams ---------------------------------------------------------------------------------
 
-    async def _train(self, _: Any, context: Any) -> None:
-        self._calls += 1
-        host = context.peer().rpartition(":")[0]
-        name = host
-        now = time.monotonic
-        try:
-            if self._calls > self.limits.links_max:
-                raise PeerUnavailable(f"{self.limits.links_max} streams already")
-            hello = await self._greeted(context)
-            name = hello.name
-            if left_s := self._quarantine.left_s(f"{name} {host}", now()):
-                raise PeerUnavailable(f"{name} is in quarantine for {left_s:.0f} s more")
-            await self._attend(hello, context)
-        except LinkEnded:
-            pass
-        except MurmurateError as error:
-            if isinstance(error, RemoteProtocolError) and name != host:
-                self._quarantine.strike(f"{name} {host}", now())
-            self._reject(error, name)
-            await context.abort(status_of(error), str(error)[:SENTENCE_MAX])
-        finally:
-            self._calls -= 1
-
-    async def _greeted(self, context: Any) -> wire.WorkHello:
-        try:
-            async with asyncio.timeout(self.limits.dial_s):
-                work = wire.decode_work(await self.read(context))
-        except TimeoutError:
-            raise PeerTimeout("no hello") from None
-        if work.hello is None:
+    def greeted(self, data: bytes) -> wire.WorkHello:
+        hello = wire.decode_work(data).hello
+        if hello is None:
             raise RemoteProtocolError("work.hello", "missing: it is said first")
-        return work.hello
+        return hello
 
-    async def _attend(self, hello: wire.WorkHello, context: Any) -> None:
-        """One stream, from the welcome to its end."""
+    async def attend(self, greeting: wire.WorkHello, stream: Visit) -> None:
         self._numbers += 1
-        stream = _Stream(self, self._numbers, hello.name, context)
-        self._streams[stream.number] = stream
+        member = _Stream(self, self._numbers, greeting.name, stream)
+        self._streams[member.number] = member
         centre = self.centre
         try:
-            welcome = await self.own(centre.hello, stream.number, hello, time.monotonic())
-            await stream.run(welcome)
+            welcome = await self.own(centre.hello, member.number, greeting, time.monotonic())
+            await member.run(welcome)
         finally:
-            del self._streams[stream.number]
-            self.post(centre.gone, hello.name, stream.number, time.monotonic())
+            del self._streams[member.number]
+            self.post(centre.gone, greeting.name, member.number, time.monotonic())
 
-    async def read(self, context: Any) -> bytes:
-        data = await read(context)
-        self.bytes_received += len(data)
-        return data
+    def rejected(self, sender: str, error: MurmurateError) -> None:
+        no_room = isinstance(error, NoRoom)  # counted by the rules
+        reason = "full" if no_room else reason_of(error)
+        self.rejections.note(reason, sender, error, count=not no_room)
 
-    async def _described(self, data: bytes, context: Any) -> bytes:
-        try:
-            check_describe_request(data)
-        except RemoteProtocolError as error:
-            self._reject(error, context.peer())
-            await context.abort(status_of(error), str(error)[:SENTENCE_MAX])
-        assert self._describe is not None
-        return encode_description(await self.own(self._describe))
+    def quarantined(self, sender: str) -> None:
+        """It is told when it comes again, and counted then."""
 
-    def _reject(self, error: MurmurateError, sender: str) -> None:
-        reason = next((word for kind, word in REASONS if isinstance(error, kind)), "refused")
-        if isinstance(error, NoRoom):
-            reason = "full"  # counted by the rules
-        else:
-            self.rejected[reason] += 1
-        now = time.monotonic()
-        if now >= self._warned.get(reason, -math.inf) + WARN_S:
-            self._warned[reason] = now
-            log.warning("rejected (%s) from %s: %s", reason, sender, error)
+    def stumbled(self, sender: str, bug: Exception) -> None:
+        self.rejections.note("bug", sender, bug)  # what the centre did wrong is in `failed`
 
 
 class _Stream:
     """One member."""
 
-    def __init__(self, service: CoordinatorService, number: int, name: str, context: Any) -> None:
+    def __init__(self, service: CoordinatorService, number: int, name: str, stream: Visit) -> None:
         self.number = number
         self._service = service
         self._name = name
-        self._context = context
+        self._stream = stream
+        self.end = stream.end
         self._queue: deque[Out] = deque()
         self._wake = asyncio.Event()
-        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, out: Out) -> None:
         if out.values is not None:  # it makes void what was not sent yet
@@ -283,13 +198,9 @@ class _Stream:
         self._queue.append(out)
         self._wake.set()
 
-    def end(self) -> None:
-        if not self._closing.done():
-            self._closing.set_result(None)
-
     async def run(self, welcome: wire.WorkWelcome) -> None:
         await self._write(wire.Task(welcome=welcome))
-        await first_of(self._listen(), self._speak(), self._closing)
+        await self._stream.until_over(self._listen(), self._speak())
 
     # -- what comes --------------------------------------------------------------------------------
 
@@ -323,7 +234,7 @@ class _Stream:
         limit = None if coming is None else self._service.limits.stall_max_s
         try:
             async with asyncio.timeout(limit):
-                return wire.decode_work(await self._service.read(self._context))
+                return wire.decode_work(await self._stream.read())
         except TimeoutError:
             raise PeerTimeout("stalled: the values of its push do not come") from None
 
@@ -340,15 +251,11 @@ class _Stream:
                 if out.values is None:
                     await self._write(out.task)
                     continue
-                for offset, raw in out.values.pieces():
+                for offset, raw in out.values.pieces(self._stream.piece):
                     piece = wire.Task(offset=offset, raw=raw)
                     await self._write(piece if offset else replace(out.task, raw=raw))
 
     async def _write(self, task: wire.Task) -> None:
-        data = wire.encode_task(task)
-        try:
-            async with asyncio.timeout(self._service.limits.stall_s):
-                await self._context.write(data)
-        except TimeoutError:
-            raise PeerTimeout("stalled: what it is given is not read") from None
-        self._service.bytes_sent += len(data)
+        limit_s = self._service.limits.stall_s
+        late = "stalled: what it is given is not read"
+        await self._stream.write(wire.encode_task(task), limit_s, late, len(task.raw))

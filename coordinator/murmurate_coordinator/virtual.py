@@ -1,4 +1,4 @@
-"""Independent subnet training in virtual time: the real rules and torch subnets, in one process.
+"""Independent subnet training in virtual time: the real solvers and torch subnets, in one process.
 
 A step of a peer takes a virtual second divided by its speed, whatever it takes this machine; a
 message takes `delay_s`. So rules are compared at equal time, and one rng seed decides everything.
@@ -17,25 +17,36 @@ import numpy as np
 import torch
 from torch import nn
 
+from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.structure import Structure
 from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.errors import ConfigError
-from murmurate.partition import example_of
-from murmurate.sim.events import Events
-from murmurate.sim.network import Steady
-from murmurate.sim.task import Figures
-from murmurate.workloads import Evaluation, Share, Workload, parse_split
-from murmurate_coordinator.advisor import Advisor
-from murmurate_coordinator.plan import Capacity
-from murmurate_coordinator.roll import GRACE_S, VACANT_S
-from murmurate_coordinator.rules import Accepted, Effect, Give, Partitioner, Push, Refused, Waits
+from murmurate.programs.cli.partition import example_of
+from murmurate.study.sim.events import Events
+from murmurate.study.sim.network import Steady
+from murmurate.study.virtual.task import Figures
+from murmurate.training.member_values import MemberValues
+from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
+from murmurate.workloads.measuring import measured
+from murmurate_coordinator.members import GRACE_S, VACANT_S
+from murmurate_coordinator.solvers.effects import (
+    Effect,
+    GiveLease,
+    MemberPush,
+    PushAccepted,
+    Refused,
+    Waits,
+)
+from murmurate_coordinator.solvers.protocol import Capacity
+from murmurate_coordinator.solvers.subnets.advisor import Advisor
+from murmurate_coordinator.solvers.table import new_solver
 
 COORDINATOR = "coordinator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class VirtualSetting:
     """One run. Seconds are virtual; a peer of speed 1 makes a step in one."""
 
     rule: str
@@ -79,7 +90,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class VirtualOutcome:
     rule: str
     seed: int
     evaluation: Evaluation
@@ -99,16 +110,21 @@ class _Trainer:
     """One peer: a subnet, its optimizer and its data."""
 
     def __init__(
-        self, name: str, speed: float, batches: Iterator[tuple[torch.Tensor, ...]]
+        self,
+        name: str,
+        speed: float,
+        batches: Iterator[tuple[torch.Tensor, ...]],
+        values: MemberValues,
     ) -> None:
         self.name = name
         self.speed = speed
         self.batches = batches
+        self.values = values
         self.subnet: nn.Module | None = None
         self.optimizer: torch.optim.Optimizer | None = None
-        self.job: Give | None = None
-        self.left = 0
-        """Steps until its push; below zero: no end."""
+        self.job: GiveLease | None = None
+        self.left: int | None = None
+        """Steps until its push; None: as it likes."""
         self.version = 0
         self.new_steps = 0
         self.on_its_way = False
@@ -119,18 +135,19 @@ class _Trainer:
         self.life = 0
         """Steps that were begun for an earlier job are not finished."""
         self.figures = Figures(name, role="member")
+        self.loss = TrainingLoss()
         self.seen = 0
         """Pushes of all when it got its values, or pushed last."""
         self.waits_since: float | None = None
 
 
-class World:
+class VirtualSubnets:
     """Everything of one run. `run` to the end, or `events.run_until` step by step."""
 
     def __init__(
         self,
         workload: Workload,
-        setting: Setting,
+        setting: VirtualSetting,
         *,
         structure: Structure | None = None,
         model: nn.Module | None = None,
@@ -143,15 +160,15 @@ class World:
         self.structure = structure or analyse(self.model, example_of(workload, self.model))
         self.events = Events()
         self.network = Steady(setting.delay_s, setting.delays_s)
-        self.centre = Partitioner(
+        self.solver = new_solver(
+            setting.rule,
             self.structure,
             weights_of(self.model),
-            setting.rule,
             np.random.default_rng(setting.seed),
             steps=setting.steps,
             founders=setting.peers,
         )
-        self.advisor = Advisor(self.centre)
+        self.advisor = Advisor(self.solver)
         self.trainers: dict[str, _Trainer] = {}
         self.refused: dict[str, str] = {}
         """Who got no place, and why."""
@@ -165,31 +182,33 @@ class World:
         for time, name in setting.kills:
             self.events.at(time, self.kill, name)
 
-    def run(self) -> Outcome:
+    def run(self) -> VirtualOutcome:
         self.events.run_until(self.setting.seconds)
-        totals = self.centre.totals
-        return Outcome(
+        totals = self.solver.totals
+        return VirtualOutcome(
             rule=self.setting.rule,
             seed=self.setting.seed,
-            evaluation=self.evaluate(self.centre.weights),
-            masked=self.evaluate(self.centre.for_evaluation()),
+            evaluation=self.evaluate(self.solver.weights),
+            masked=self.evaluate(self.solver.for_evaluation()),
             samples=totals.samples,
             steps={name: trainer.steps for name, trainer in self.trainers.items()},
             plans=totals.plans,
             pushes=totals.pushes,
             refused=dict(totals.refused),
-            coverage=self.centre.coverage(),
+            coverage=self.solver.coverage(),
         )
 
-    def evaluate(self, weights: Mapping[str, torch.Tensor]) -> Evaluation:
+    def evaluate(
+        self, weights: Mapping[str, torch.Tensor], *, validation: bool = False
+    ) -> Evaluation:
         whole = copy.deepcopy(self.model)
         load(whole, weights)
-        return self.workload.evaluate(whole)
+        return measured(self.workload, whole, validation=validation)
 
     # -- members -----------------------------------------------------------------------------------
 
     def _join(self, name: str) -> None:
-        share = Share(
+        share = DataShare(
             index=self._joined,
             count=max(self._joined + 1, self.setting.peers + len(self.setting.joins)),
             split=parse_split(self.setting.split),
@@ -198,10 +217,12 @@ class World:
         )
         self._joined += 1
         speed = self.setting.speeds.get(name, 1.0)
-        self.trainers[name] = _Trainer(name, speed, self.workload.batches(share))
+        self.trainers[name] = _Trainer(
+            name, speed, self.workload.batches(share), MemberValues(self.solver.half)
+        )
         width = self.setting.widths.get(name, 1.0)
         self._carry_out(
-            self.centre.join(name, Capacity(speed=width, memory_bytes=self.setting.memory_bytes))
+            self.solver.join(name, Capacity(speed=width, memory_bytes=self.setting.memory_bytes))
         )
 
     def leave(self, name: str) -> None:
@@ -218,13 +239,13 @@ class World:
 
     def _leave(self, name: str) -> None:
         self._stop(name)
-        self._carry_out(self.centre.leave(name))
-        self.events.after(self.setting.vacant_s, self.centre.vacate, name)
+        self._carry_out(self.solver.leave(name))
+        self.events.after(self.setting.vacant_s, self.solver.vacate, name)
 
     def kill(self, name: str) -> None:
         """It dies, with whatever it was about to push; the coordinator notices later."""
         self._stop(name)
-        self.centre.away(name)
+        self.solver.away(name)
         self.events.after(self.setting.notice_s, self._leave, name)
 
     def _stop(self, name: str) -> None:
@@ -235,22 +256,22 @@ class World:
             trainer.gone = True
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        self.centre.check()
+        self.solver.check()
         self.advisor.saw(self.events.time, effects)
         for effect in effects:
             trainer = self.trainers[effect.peer]
             match effect:
-                case Give():
+                case GiveLease():
                     self._send(effect.peer, self._begin, effect)
-                case Accepted():
-                    figures, pushes = trainer.figures, self.centre.totals.pushes
+                case PushAccepted():
+                    figures, pushes = trainer.figures, self.solver.totals.pushes
                     figures.applied += 1
                     figures.staleness.add(max(0, pushes - 1 - trainer.seen))
                     trainer.seen = pushes
                     self._send(effect.peer, self._done, trainer, effect)
                 case Refused():
                     trainer.figures.rejected[effect.reason] += 1
-                    if effect.peer not in self.centre.members and not trainer.gone:
+                    if effect.peer not in self.solver.members and not trainer.gone:
                         self.refused[effect.peer] = effect.sentence
                         trainer.gone = True
                 case Waits():
@@ -263,23 +284,28 @@ class World:
 
     # -- training ----------------------------------------------------------------------------------
 
-    def _begin(self, give: Give) -> None:
+    def _begin(self, give: GiveLease) -> None:
         trainer = self.trainers[give.peer]
         if trainer.job is not None and give.lease < trainer.job.lease:
             return
-        if give.peer not in self.centre.members or trainer.gone:
+        if give.peer not in self.solver.members or trainer.gone:
             return
         if trainer.leaving:
             self._leave(give.peer)
             return
         # A fresh optimizer with every plan, as the reference code does it.
-        trainer.subnet = cut(self.model, self.structure, give.held)
-        load(trainer.subnet, give.values)
+        same = trainer.job is not None and np.array_equal(trainer.job.held, give.held)
+        if trainer.subnet is not None and same:
+            trainer.values.down(trainer.subnet, give.values)
+        else:
+            trainer.subnet = cut(self.model, self.structure, give.held)
+            load(trainer.subnet, give.values)
+            trainer.values.begin(trainer.subnet)
         trainer.optimizer = self.workload.optimizer(trainer.subnet)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
-        trainer.left = give.steps if give.steps is not None else -1
+        trainer.left = give.steps
         trainer.on_its_way = False
-        trainer.seen = self.centre.totals.pushes
+        trainer.seen = self.solver.totals.pushes
         if trainer.waits_since is not None:
             trainer.figures.wait_s += self.events.time - trainer.waits_since
             trainer.waits_since = None
@@ -293,25 +319,30 @@ class World:
         loss = self.workload.loss(trainer.subnet, next(trainer.batches))
         loss.backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
-        trainer.figures.loss = float(loss.detach())
+        trainer.loss.add(loss)
         trainer.figures.samples += self.batch_size
         trainer.steps += 1
         trainer.new_steps += 1
-        trainer.left -= 1
-        due = not trainer.on_its_way and self.events.time >= trainer.next_push
-        if trainer.left < 0 and due:
-            self._push(trainer)
-        if trainer.left == 0:
-            self._push(trainer)
-            trainer.waits_since = self.events.time
+        trainer.values.stepped(trainer.subnet)
+        if trainer.left is None:
+            due = self.events.time >= trainer.next_push
         else:
-            self.events.after(1.0 / trainer.speed, self._step, trainer, life)
+            trainer.left -= 1
+            due = trainer.left <= 0
+        if due and not trainer.on_its_way:
+            self._push(trainer)
+            if self.solver.half.waits:
+                trainer.waits_since = self.events.time
+                return
+            if trainer.job is not None:
+                trainer.left = trainer.job.steps
+        self.events.after(1.0 / trainer.speed, self._step, trainer, life)
 
     def _push(self, trainer: _Trainer) -> None:
         assert trainer.job is not None
         assert trainer.subnet is not None
-        values = {k: v.detach().clone() for k, v in weights_of(trainer.subnet).items()}
-        push = Push(
+        values = trainer.values.up(trainer.subnet)
+        push = MemberPush(
             trainer.name,
             trainer.job.plan,
             trainer.job.lease,
@@ -328,10 +359,10 @@ class World:
         for time in self.network.arrivals(trainer.name, COORDINATOR, self.events.time):
             self.events.at(time, self._arrive, push)
 
-    def _arrive(self, push: Push) -> None:
-        self._carry_out(self.centre.push(push))
+    def _arrive(self, push: MemberPush) -> None:
+        self._carry_out(self.solver.push(push))
 
-    def _done(self, trainer: _Trainer, accepted: Accepted) -> None:
+    def _done(self, trainer: _Trainer, accepted: PushAccepted) -> None:
         if trainer.job is not None and trainer.job.lease == accepted.lease:
             trainer.version = accepted.version
             trainer.on_its_way = False

@@ -1,19 +1,17 @@
-"""`murmurate up --virtual --mode ist`: subnets in virtual time as a `murmurate.sim.task.Engine`.
+"""`murmurate up --virtual --mode ist`: subnets in virtual time as a
+`murmurate.study.virtual.task.Engine`.
 
 It is found by entry point (group `murmurate.virtual`).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
-from murmurate.errors import ConfigError
-from murmurate.sim.task import Figures, Task
-from murmurate_coordinator.plan import Capacity, make_plan
-from murmurate_coordinator.rules import RULES
-from murmurate_coordinator.virtual import COORDINATOR, Setting, World
+from murmurate.study.virtual.task import Figures, VirtualTraining
+from murmurate_coordinator.solvers.protocol import Capacity
+from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
 
 STEPS = 10
 """Of a lease, if nothing was said."""
@@ -22,10 +20,8 @@ STEPS = 10
 class SubnetWorld:
     """All members and the coordinator of one run."""
 
-    def __init__(self, task: Task) -> None:
-        if task.rule not in RULES:
-            raise ConfigError(f"rule {task.rule!r}: expected one of {', '.join(RULES)}")
-        setting = Setting(
+    def __init__(self, task: VirtualTraining) -> None:
+        setting = VirtualSetting(
             rule=task.rule,
             peers=task.nodes,
             seconds=1.0,  # whoever carries out the events decides that
@@ -38,32 +34,36 @@ class SubnetWorld:
             seed=task.seed,
             split=task.split,
         )
-        self.world = World(task.workload, setting)
+        self.world = VirtualSubnets(task.workload, setting)
         self.events = self.world.events
+        self.validates = task.validates
         self.coordinator = Figures(COORDINATOR, role=COORDINATOR)
         # Told now, not by a member that is refused later: more nodes than units.
         members = {
             name: Capacity(speed=task.widths.get(name, 1.0), memory_bytes=task.memory_bytes)
             for name in task.names
         }
-        if task.rule != "fedavg":
-            spare = task.rule == "lease"
-            make_plan(0, self.world.structure, members, np.random.default_rng(0), spare=spare)
+        self.world.solver.check_room(members)
 
     def figures(self) -> list[Figures]:
         """Members first, then the coordinator, which holds the whole."""
-        world, centre = self.world, self.world.centre
+        world, solver = self.world, self.world.solver
         whole = max(1, world.structure.parameters(world.structure.everything()))
         for name, trainer in world.trainers.items():
-            lease = centre.lease_of(name)
+            lease = solver.lease_of(name)
             share = None if lease is None else world.structure.parameters(lease.held) / whole
+            trainer.figures.loss = trainer.loss.mean()
             trainer.figures.more = {"steps": trainer.steps, "share": share}
-        totals = centre.totals
+        totals = solver.totals
+        known = [t.figures.loss for t in world.trainers.values() if not t.gone]
+        losses = [loss for loss in known if math.isfinite(loss)]
+        self.coordinator.loss = sum(losses) / len(losses) if losses else math.nan
+        self.coordinator.samples = totals.samples
         self.coordinator.applied = totals.pushes
         self.coordinator.rejected = totals.refused
         self.coordinator.more = {
-            "plan": centre.plan,
-            "leases": len(centre.leases),
+            "plan": solver.plan,
+            "leases": len(solver.leases),
             "pushes": totals.pushes,
             "steps": totals.steps,
         }
@@ -71,7 +71,7 @@ class SubnetWorld:
 
     def samples(self) -> int:
         """Those in the model; what was computed and is not in it does not count."""
-        return self.world.centre.totals.samples
+        return self.world.solver.totals.samples
 
     def kill(self, name: str) -> None:
         self.world.kill(name)
@@ -83,22 +83,28 @@ class SubnetWorld:
         new = self.world.advisor.news(self.events.time)
         return refused + [advice.sentence for advice in new]
 
+    def evaluate(self, *, validation: bool = False) -> Figures:
+        """The whole model, with zeros where nobody ever trained."""
+        weights = self.world.solver.for_evaluation()
+        found = self.world.evaluate(weights, validation=validation)
+        self.coordinator.evaluated(found, validation=validation)
+        return self.coordinator
+
     def finish(self) -> dict[str, Any]:
-        world, centre = self.world, self.world.centre
-        found = world.evaluate(centre.for_evaluation())
-        plain = world.evaluate(centre.weights)
-        self.coordinator.loss = found.loss
-        self.coordinator.accuracy = found.accuracy
-        self.coordinator.accuracy_of = found.accuracy_of
+        world, solver = self.world, self.world.solver
+        self.evaluate()
+        if self.validates:
+            self.evaluate(validation=True)
+        plain = world.evaluate(solver.weights)
         for one in self.figures():
             if one.state == "training":
                 one.state = "done"
         return {
             "accuracy_plain": plain.accuracy,
-            "plan": centre.plan,
-            "plans": centre.totals.plans,
-            "pushes": centre.totals.pushes,
-            "leases": len(centre.leases),
-            "coverage": {name: round(part, 6) for name, part in centre.coverage().items()},
+            "plan": solver.plan,
+            "plans": solver.totals.plans,
+            "pushes": solver.totals.pushes,
+            "leases": len(solver.leases),
+            "coverage": {name: round(part, 6) for name, part in solver.coverage().items()},
             "advice": [advice.sentence for advice in world.advisor.advice(self.events.time)],
         }

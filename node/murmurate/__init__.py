@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from murmurate.core.timing import Timing
-    from murmurate.joining import join
-    from murmurate.member import Member
-    from murmurate.session import Swarm
+    from murmurate.core.membership.timing import Timing
+    from murmurate.training.join import join
+    from murmurate.training.member import Member
+    from murmurate.training.swarm import Swarm
 
 __version__ = "0.1.0"
 __all__ = ["Member", "Swarm", "Timing", "__version__", "join"]
 
 _HOMES = {
-    "join": "murmurate.joining",
-    "Swarm": "murmurate.session",
-    "Member": "murmurate.member",
-    "Timing": "murmurate.core.timing",
+    "join": "murmurate.training.join",
+    "Swarm": "murmurate.training.swarm",
+    "Member": "murmurate.training.member",
+    "Timing": "murmurate.core.membership.timing",
 }
 
 

@@ -20,7 +20,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,18 @@ import torch
 from tests.chaos.audit import Seen
 
 import murmurate
-import murmurate.io.grpc_transport
-import murmurate.joining  # both, or the first join() would import them while it is timed
-from murmurate import runtime as runtime_module
+import murmurate.edge.net.grpc_transport
+import murmurate.training.join  # both, or the first join() would import them while it is timed
 from murmurate import workloads
+from murmurate.core import driver as core_driver
+from murmurate.core.driver import Driver, Life
 from murmurate.core.effect import Adopted, Applied, Drop, Effect, Rejoin, Verdict
-from murmurate.core.peer import PeerConfig
-from murmurate.io.wire import BulkHead
-from murmurate.runtime import Runtime
+from murmurate.core.gossip.config import PeerConfig
+from murmurate.edge.net.wire import BulkHead
+from murmurate.edge.runtime import lives
+from murmurate.edge.runtime.counting import Counting
+from murmurate.edge.runtime.ears import NodeEars
+from murmurate.edge.runtime.lives import NodeLives
 
 TELL_S = 0.1
 LINES_S = 0.05
@@ -60,35 +64,40 @@ class Audit:
         self.seen = Seen()
         self.applied = 0
         self.drops: dict[str, int] = {}
-        self.life: object = None
 
     def listen(self) -> None:
-        carry_out = Runtime._carry_out
+        begin, saw, begin_again = Driver.begin, Counting.saw, NodeLives.begin_again
         audit = self
 
-        def heard(runtime: Runtime, effects: Iterable[Effect]) -> None:
-            effects = list(effects)
-            if runtime._peer is not None and runtime._peer is not audit.life:
-                audit.life = runtime._peer  # a new life, with what its checkpoint had
-                audit.seen.replace(runtime._peer.clock.ranges())
-            for effect in effects:
-                audit.hear(effect)
-            carry_out(runtime, effects)
+        def lives(driver: Driver[Any], life: Life[Any], now: float) -> None:
+            audit.seen.replace(life.peer.clock.ranges())  # with what its checkpoint had
+            begin(driver, life, now)
 
-        Runtime._carry_out = heard  # type: ignore[method-assign,assignment]
+        def hears(counting: Counting, effect: core_driver.Seen) -> None:
+            audit.hear(effect)
+            saw(counting, effect)
+
+        def rejoins(lives: NodeLives, reason: str, now: float) -> Life[Any]:
+            audit.hear(Rejoin(reason))
+            return begin_again(lives, reason, now)
+
+        Driver.begin = lives  # type: ignore[method-assign,assignment]
+        Counting.saw = hears  # type: ignore[method-assign,assignment]
+        NodeLives.begin_again = rejoins  # type: ignore[method-assign,assignment]
 
     def watch(self) -> None:
         """Tell of the first piece of a long transfer: somebody is giving a snapshot."""
-        heard, told = Runtime.heard, set[str]()
+        heard, told = NodeEars.heard, set[str]()
         audit = self
 
-        def piece(runtime: Runtime, sender: str, head: BulkHead | None = None) -> None:
+        def piece(ears: NodeEars, sender: str, head: BulkHead | None = None) -> None:
             if sender not in told:
                 told.add(sender)
-                audit.book.write("piece", sender=sender, at_bytes=runtime.transport.bytes_received)
-            heard(runtime, sender, head)
+                here = ears.state.transport.bytes_received
+                audit.book.write("piece", sender=sender, at_bytes=here)
+            heard(ears, sender, head)
 
-        Runtime.heard = piece  # type: ignore[method-assign,assignment]
+        NodeEars.heard = piece  # type: ignore[method-assign,assignment]
 
     def hear(self, effect: Effect) -> None:
         match effect:
@@ -140,7 +149,7 @@ class Node:
         optimizer = workload.optimizer(model)
         shard, shards = options.get("shard", (0, 1))
         batches = workload.batches(
-            workloads.Share(
+            workloads.DataShare(
                 shard,
                 shards,
                 workloads.parse_split("none"),
@@ -154,7 +163,7 @@ class Node:
         self.audit.listen()
         if core := options.get("core"):
             make = functools.partial(PeerConfig, **core)
-            runtime_module.PeerConfig = make  # type: ignore[attr-defined,assignment]
+            lives.PeerConfig = make  # type: ignore[attr-defined,assignment]
         if options.get("watch"):
             self.audit.watch()
         self.book.write("joining")
@@ -168,7 +177,7 @@ class Node:
             peers=options.get("peers", []),
             insecure=True,
             join_timeout_s=options.get("join_timeout_s", 60.0),
-            **options.get("join", {}),
+            **{"rule": "sum", **options.get("join", {})},
         ) as swarm:
             self.book.write(
                 "joined", name=swarm.name, address=swarm.address, took_s=time.monotonic() - began
@@ -245,14 +254,18 @@ class Node:
         if now < self._tell_at and not at_once:
             return
         self._tell_at = now + TELL_S
-        runtime = self.swarm._runtime
-        with runtime.lock:
-            upto, count = self.audit.seen.upto(), self.audit.seen.count()
-            seq, life = runtime.peer.seq, runtime.peer.epoch
+        upto, count, seq, life = self.swarm.runtime.look(
+            lambda here: (
+                self.audit.seen.upto(),
+                self.audit.seen.count(),
+                here.peer.seq,
+                here.peer.epoch,
+            )
+        )
         self.book.write(
             "steps",
             steps=[[round(at, 4), round(took_s, 5)] for at, took_s in self._steps],
-            mine=[f"{runtime.name}/{life}", seq],
+            mine=[f"{self.swarm.name}/{life}", seq],
             upto=upto,
             count=count,
             applied=self.audit.applied,

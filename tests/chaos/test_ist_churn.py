@@ -18,7 +18,7 @@ from murmurate_coordinator.names import RULES
 
 pytestmark = pytest.mark.chaos
 
-MURMURATE = [sys.executable, "-m", "murmurate.cli"]
+MURMURATE = [sys.executable, "-m", "murmurate"]
 WORKLOAD = os.environ.get("CHAOS_IST_WORKLOAD", "digits")
 FULL = os.environ.get("CHAOS_FULL") == "1"
 EVENTS = (("kill", "join", "leave", "join") * 8)[: 30 if FULL else 12]

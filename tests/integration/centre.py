@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from murmurate.core.partition import analyse, weights_of
-from murmurate_coordinator.centre import Centre
-from murmurate_coordinator.rules import Partitioner
+from murmurate.edge.net.credentials import PLAINTEXT
 from murmurate_coordinator.service import CoordinatorService
+from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.table import new_solver
 
 IN, HIDDEN, OUT, BATCH = 6, 24, 3, 16
 
@@ -44,10 +45,10 @@ class Coordinator:
     ) -> None:
         whole = whole if whole is not None else model()
         shape = whole[0].weight.shape[1]  # type: ignore[index]
-        self.rules = Partitioner(
+        self.solver = new_solver(
+            rule,
             analyse(whole, (torch.zeros(2, int(shape)),)),
             weights_of(whole),
-            rule,
             np.random.default_rng(0),
             steps=steps,
             founders=founders,
@@ -65,8 +66,8 @@ class Coordinator:
             self._loop = asyncio.get_running_loop()
             self._end = asyncio.Event()
             now = time.monotonic()
-            self.centre = Centre(self.rules, run="test", instance=f"{now}", now=now)
-            self.service = CoordinatorService(self.address, self.centre)
+            self.centre = Sessions(self.solver, run="test", instance=f"{now}", now=now)
+            self.service = CoordinatorService(self.address, self.centre, credentials=PLAINTEXT)
             await self.service.start()
             self.address = self.service.address
             ready.set()
@@ -78,7 +79,7 @@ class Coordinator:
         assert ready.wait(20)
 
     def stop(self) -> None:
-        """Without a word to the members; what the rules hold stays."""
+        """Without a word to the members; what the solver holds stays."""
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(20)
         assert not self._thread.is_alive()
@@ -89,7 +90,7 @@ class Coordinator:
 
     def weights(self) -> dict[str, torch.Tensor]:
         out: dict[str, torch.Tensor] = self.ask(
-            lambda: {n: v.clone() for n, v in self.rules.weights.items()}
+            lambda: {n: v.clone() for n, v in self.solver.weights.items()}
         )
         return out
 

@@ -10,9 +10,9 @@ import torch
 
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Ping, Push, Stamp
+from murmurate.edge.net import wire
+from murmurate.edge.net.transport import Limits, Transport
 from murmurate.errors import MurmurateError, RemoteProtocolError
-from murmurate.io import wire
-from murmurate.io.transport import Limits, Transport
 
 SMALL, LARGE = 1000, 3_000_000
 """Elements of a push that is sent at once, and of one that is offered first."""
@@ -103,11 +103,15 @@ class Memo:
     def hello(self) -> wire.Hello:
         return wire.Hello(**self.greeting())
 
-    def greet(self, hello: wire.Hello) -> wire.Welcome:
+    def greet(self, hello: wire.Hello) -> wire.Hello:
         if self.refusal is not None:
             raise self.refusal
         self.hellos.append(hello)
-        return wire.Welcome(**self.greeting())
+        return self.hello()
+
+    def answered(self, hello: wire.Hello) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def describe(self) -> wire.Description:
         return wire.Description(instance="i", synced=True, **self.greeting())

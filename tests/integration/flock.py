@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import murmurate
-from murmurate.session import Swarm
+from murmurate.core.clock import Range
+from murmurate.training.swarm import Swarm
 
 WAIT_S = 30.0
 Make = Callable[[], nn.Module]
@@ -52,7 +53,7 @@ class Node:
         self.steps = 0
         self.error: BaseException | None = None
         self.swarm: Swarm = murmurate.join(
-            self.model, self.optimizer, name=name, **{"run": "test", **join}
+            self.model, self.optimizer, name=name, **{"run": "test", "rule": "sum", **join}
         )
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -109,13 +110,14 @@ class Node:
 
 
 @contextmanager
-def flock(count: int, **join: Any) -> Iterator[list[Node]]:
-    """So many nodes in one run; all have left at the end."""
+def flock(count: int, make: Make | None = None, **join: Any) -> Iterator[list[Node]]:
+    """So many nodes in one run, whose models `make` makes; all have left at the end."""
     nodes: list[Node] = []
     try:
         for index in range(count):
             peers = [nodes[0].swarm.address] if nodes else []
-            nodes.append(Node(f"n{index}", seed=index, peers=peers, **join))
+            model = make() if make is not None else None
+            nodes.append(Node(f"n{index}", model=model, seed=index, peers=peers, **join))
         yield nodes
     finally:
         for node in nodes:
@@ -137,8 +139,13 @@ def train_together(nodes: list[Node], steps: int) -> None:
 
 
 def same_weights(nodes: list[Node]) -> None:
-    clocks = [node.clock for node in nodes]
-    assert all(clock == clocks[0] for clock in clocks), clocks
+    """The same updates everywhere, and so the same weights. What the members agreed to leave out of
+    their clocks may reach one of them a moment after another."""
+
+    def updates() -> list[tuple[int, list[Range]]]:
+        return [(clock.base, clock.ranges()) for clock in (node.clock for node in nodes)]
+
+    wait_for(lambda: all(each == updates()[0] for each in updates()), f"one set, not {updates()}")
     first = nodes[0].weights()
     for node in nodes[1:]:
         torch.testing.assert_close(node.weights(), first, rtol=1e-5, atol=1e-6)

@@ -11,9 +11,13 @@ from collections.abc import Iterator
 class Line:
     """A TCP line to somewhere: slow, or cut after so many bytes, or silent after them."""
 
-    def __init__(self, address: str, bytes_per_s: float = float("inf")) -> None:
+    def __init__(
+        self, address: str, bytes_per_s: float = float("inf"), *, both_ways: bool = False
+    ) -> None:
+        """`both_ways`: what comes back is slow and counted, too."""
         self._target = address
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
+        self._both_ways = both_ways
         self.bytes_left: float = float("inf")
         self.silent = False
         self.forwarded = 0
@@ -43,7 +47,7 @@ class Line:
         self._writers |= {writer, there_writer}
         for source, sink, counted in (
             (reader, there_writer, True),
-            (there_reader, writer, False),
+            (there_reader, writer, self._both_ways),
         ):
             task = asyncio.create_task(self._forward(source, sink, counted))
             self._tasks.add(task)
@@ -61,15 +65,15 @@ class Line:
                             continue
                         self.cut()
                         return
-                    await asyncio.sleep(len(data) / self._bytes_per_s)
+                    await asyncio.sleep(len(data) / self.bytes_per_s)
                 sink.write(data)
                 await sink.drain()
 
 
 @contextlib.contextmanager
-def line_to(address: str, bytes_per_s: float = float("inf")) -> Iterator[Line]:
-    """A line on a loop and a thread of its own, for nodes that have theirs."""
-    line = Line(address, bytes_per_s)
+def line_to(address: str) -> Iterator[Line]:
+    """A line on a loop and a thread of its own, for nodes that have theirs. Both ways count."""
+    line = Line(address, both_ways=True)
     ready, over = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 

@@ -25,9 +25,10 @@ import torch
 from torch import nn
 
 from murmurate.core.clock import Clock
+from murmurate.core.gossip.peer import Peer
+from murmurate.core.intervals import runs_has
 from murmurate.core.message import Generation
-from murmurate.core.peer import Peer
-from murmurate.core.runs import runs_has
+from murmurate.edge.runtime.node_state import NodeState
 
 WAIT_S = 60.0
 
@@ -38,8 +39,8 @@ if _ROOT not in sys.path:
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
-        "murmurate.joining",
-        "murmurate.io.grpc_transport",
+        "murmurate.training.join",
+        "murmurate.edge.net.grpc_transport",
         "torch._dynamo",  # any optimizer's first step loads it
     ]
 )
@@ -165,7 +166,7 @@ def _train(
     **join: Any,
 ) -> None:
     import murmurate
-    from murmurate import keeper as keeping
+    from murmurate.edge.disk import checkpoint_files as keeping
 
     if share is not None:
         keeping.SHARE = share
@@ -173,9 +174,13 @@ def _train(
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    swarm = murmurate.join(model, optimizer, run="test", name=name, checkpoint=folder, **join)
-    runtime = swarm._runtime
-    keeper = runtime.keeper
+    swarm = murmurate.join(
+        model,
+        optimizer,
+        **{"run": "test", "rule": "sum", **join, "name": name, "checkpoint": folder},
+    )
+    runtime = swarm.runtime
+    keeper = runtime.look(lambda here: here.keeper)
     assert keeper is not None
 
     saying = threading.Lock()  # two threads do; a pipe would mix long words
@@ -185,22 +190,22 @@ def _train(
             connection.send(state)
 
     def tell(event: str, **more: Any) -> None:
-        peer = runtime.peer
-        assert isinstance(peer, Peer)
-        with runtime.lock:
-            state = State(
+        def state(here: NodeState) -> State:
+            assert isinstance(here.peer, Peer)
+            return State(
                 event,
-                swarm.name,
-                peer.epoch,
-                runtime.swarm,
-                swarm.address,
-                swarm._steps,
-                peer.clock.to_bytes(),
-                digest_of(runtime.weights),
-                peer.baseline.history,
+                here.name,
+                here.peer.epoch,
+                here.swarm,
+                here.transport.address,
+                swarm.steps,
+                here.peer.clock.to_bytes(),
+                digest_of(here.weights),
+                here.peer.baseline.history,
                 **more,
             )
-        say(state)
+
+        say(runtime.look(state))
 
     told = keeper.on_saved
 
@@ -235,7 +240,7 @@ def _train(
             if connection.poll(0) and connection.recv() == "finish":
                 break
         swarm.finish(WAIT_S / 2)
-        tell("done", weights=runtime.weights.tolist())
+        tell("done", weights=swarm.weights().tolist())
         connection.recv()
 
 

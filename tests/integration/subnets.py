@@ -22,7 +22,7 @@ def main(address: str, name: str, width: float) -> None:
     workload = workloads.load("digits")
     model = workload.model()
     optimizer = workload.optimizer(model)
-    share = workloads.Share(0, 1, parse_split("none"), 0, workload.batch_size)
+    share = workloads.DataShare(0, 1, parse_split("none"), 0, workload.batch_size)
     with murmurate.join(
         model,
         optimizer,

@@ -11,12 +11,13 @@ from typing import Any
 import grpc.aio
 import torch
 
-from murmurate.core.dealer import Totals
-from murmurate.io import generator_wire as wire
-from murmurate.io.generator_batch import pack, shape_of
-from murmurate.io.generator_service import GeneratorService
-from murmurate.io.generator_watch import Watch
-from murmurate.io.transport import Limits
+from murmurate.core.batches.dealer import Totals
+from murmurate.edge.net import generator_wire as wire
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.edge.net.generator_batch import pack, shape_of
+from murmurate.edge.net.generator_service import GeneratorService
+from murmurate.edge.net.generator_watch import Watch
+from murmurate.edge.net.transport import Limits
 
 LOOK_S = 0.1
 
@@ -76,8 +77,9 @@ class Table:
             samples=16,
             tensors=shape_of(batch(1)),
             limits=self.limits,
+            credentials=PLAINTEXT,
         )
-        watch = Watch(self.run, self.service.limits)
+        watch = Watch(self.run, self.service.limits, PLAINTEXT)
         self.service.on_peer = watch.meet
         await self.service.start()
         self.service.open(self.total)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).parents[2] / "bench"
 LIMIT_S = 300
 
@@ -42,3 +44,16 @@ def test_an_unknown_scenario_is_named() -> None:
     done = bench("unknown")
     assert done.returncode == 2
     assert "'unknown': expected core" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_is_refused_is_said_and_not_compared(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = [sys.executable, str(BENCH / "scripts.py"), "--script", "lbfgs", "--quick"]
+    done = subprocess.run(
+        [*command, "--json", str(out)], check=False, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    written = json.loads(out.read_text())
+    assert [figure["what"] for figure in written["figures"]] == ["alone: test loss"]
+    assert "refused: optimizer LBFGS" in written["remarks"][0]

@@ -11,9 +11,8 @@ import torch
 from tests.integration.flock import WAIT_S, Node, same_weights, sgd, train_together, wait_for
 from torch import nn
 
-from murmurate.core.peer import Peer
 from murmurate.errors import ConfigError
-from murmurate.joining import join
+from murmurate.training.join import join
 
 
 def wide() -> nn.Sequential:
@@ -81,13 +80,13 @@ def test_what_is_left_out_stays_with_its_origin() -> None:
         rest = flat(one) - one.weights()
         assert (rest == 0).sum() <= 0.1 * rest.numel()
         before = flat(other) - other.weights()
-        wait_for(other.swarm._runtime.waiting, "an update of one")
-        other.swarm.follow(lambda: not other.swarm._runtime.waiting(), WAIT_S)
+        wait_for(lambda: bool(other.swarm.runtime.training.waiting()), "an update of one")
+        other.swarm.follow(lambda: not other.swarm.runtime.training.waiting(), WAIT_S)
         assert torch.equal(before, flat(other) - other.weights())
         other.step()
         ahead = flat(one) - one.weights()
-        wait_for(one.swarm._runtime.waiting, "an update of the other")
-        one.swarm.follow(lambda: not one.swarm._runtime.waiting(), WAIT_S)
+        wait_for(lambda: bool(one.swarm.runtime.training.waiting()), "an update of the other")
+        one.swarm.follow(lambda: not one.swarm.runtime.training.waiting(), WAIT_S)
         torch.testing.assert_close(flat(one) - one.weights(), ahead, atol=1e-6, rtol=0)
         finish_together(one, other)
         same_weights([one, other])
@@ -114,7 +113,7 @@ def test_at_the_end_of_a_run_each_adds_its_share_of_the_rest() -> None:
         for node in nodes:
             for _ in range(5):
                 node.step()
-            while node.swarm._unpublished:
+            while node.swarm.publisher.unpublished:
                 node.step()
         for node, other in (nodes, nodes[::-1]):
             theirs = other.swarm.clock
@@ -139,7 +138,7 @@ def test_at_the_end_half_a_step_is_dropped(codec: str) -> None:
         for node in nodes:
             for _ in range(5):
                 node.step()
-            while node.swarm._unpublished:
+            while node.swarm.publisher.unpublished:
                 node.step()
         assert not torch.equal(flat(nodes[0]), nodes[0].weights())
         published = nodes[0].swarm.progress().published
@@ -190,14 +189,13 @@ def test_fewer_bytes_for_the_same_updates() -> None:
     plain = sum(p.numel() for p in wide().parameters()) * 4
     for codec, part in (("bf16", 0.5), ("int8", 0.2505), ("topk", 0.0217)):
         with nodes_with(codec, "fp32") as (one, other):
-            peer, arrived = one.swarm._runtime.peer, other.swarm._runtime.waiting
-            assert isinstance(peer, Peer)
+            here, there = one.swarm.runtime.training, other.swarm.runtime.training
             for count in range(1, 21):
                 one.step()
                 assert one.swarm.progress().published == count
-                wait_for(arrived, "the update")
-                other.swarm.follow(lambda: not arrived(), WAIT_S)  # noqa: B023
-                wait_for(lambda: peer.room(1, sparing=True), "room")  # noqa: B023
+                wait_for(lambda: bool(there.waiting()), "the update")  # noqa: B023
+                other.swarm.follow(lambda: not there.waiting(), WAIT_S)  # noqa: B023
+                wait_for(lambda: here.has_room(1, sparing=True), "room")  # noqa: B023
             assert sent(one)[codec] == pytest.approx(20 * part * plain, rel=0.02)
 
 

@@ -19,15 +19,19 @@ import torch
 from torch import nn
 
 from murmurate.core.partition import analyse, weights_of
-from murmurate.io import coordinator_wire as wire
-from murmurate.io.coordinator_values import Incoming, Outgoing, decode_held, structure_digest
-from murmurate.io.grpc_terms import describe
-from murmurate.io.transport import Limits
-from murmurate.member import Member
-from murmurate_coordinator.centre import Centre
+from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.edge.net.grpc_terms import describe
+from murmurate.edge.net.pieces import PieceSize
+from murmurate.edge.net.subnet_values import Incoming, Outgoing, decode_held, structure_digest
+from murmurate.edge.net.transport import Limits
+from murmurate.training import leasing
+from murmurate.training.member import Member
 from murmurate_coordinator.figures import description
-from murmurate_coordinator.rules import RULES, Partitioner
+from murmurate_coordinator.names import RULES
 from murmurate_coordinator.service import CoordinatorService
+from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.table import new_solver
 
 WAIT_S = 90.0
 QUICK = Limits(keepalive_s=5.0, keepalive_timeout_s=5.0, dial_s=5.0, stall_max_s=1.0)
@@ -48,13 +52,14 @@ DIGEST = structure_digest(STRUCTURE)
 @asynccontextmanager
 async def serving(rule: str = "async", founders: int = 1) -> AsyncIterator[CoordinatorService]:
     rng = np.random.default_rng(0)
-    rules = Partitioner(STRUCTURE, weights_of(MODEL), rule, rng, steps=4, founders=founders)
-    centre = Centre(rules, run="r", instance="c", now=time.monotonic())
+    solver = new_solver(rule, STRUCTURE, weights_of(MODEL), rng, steps=4, founders=founders)
+    centre = Sessions(solver, run="r", instance="c", now=time.monotonic())
     service = CoordinatorService(
         "127.0.0.1:0",
         centre,
         limits=QUICK,
         describe=lambda: description(centre, service.address, "c"),
+        credentials=PLAINTEXT,
     )
     await service.start()
     try:
@@ -106,7 +111,7 @@ class Stranger:
             task = await self.hear()
         self.give = give = task.give
         held = decode_held(STRUCTURE, give.held)
-        into = Incoming("give", STRUCTURE, held, give.value_bytes, give.checksum)
+        into = Incoming("give", STRUCTURE, held, give.value_bytes)
         while not into.take(task.offset, task.raw):
             task = await self.hear()
         self.values = into.values
@@ -121,13 +126,12 @@ class Stranger:
             steps=1,
             samples=1,
             value_bytes=values.value_bytes,
-            checksum=values.checksum,
         )
         return replace(head, **lies), values
 
     async def push(self, piece_bytes: int = 64, **lies: Any) -> None:
         head, values = self.head(**lies)
-        for offset, raw in values.pieces(piece_bytes):
+        for offset, raw in values.pieces(PieceSize(piece_bytes)):
             await self.say(wire.Work(push=None if offset else head, offset=offset, raw=raw))
 
     async def refused(self) -> tuple[grpc.StatusCode, str]:
@@ -148,7 +152,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def weights(service: CoordinatorService) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in service.centre.rules.weights.items()}
+    return {name: value.clone() for name, value in service.centre.solver.weights.items()}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -204,7 +208,7 @@ async def hole(stranger: Stranger) -> None:
     await stranger.enter()
     await stranger.receive()
     head, values = stranger.head()
-    pieces = list(values.pieces(64))
+    pieces = list(values.pieces(PieceSize(64)))
     await stranger.say(wire.Work(push=head, raw=pieces[0][1]))
     await stranger.say(wire.Work(offset=pieces[2][0], raw=pieces[2][1]))
 
@@ -213,7 +217,7 @@ async def two_at_once(stranger: Stranger) -> None:
     await stranger.enter()
     await stranger.receive()
     head, values = stranger.head()
-    first = next(values.pieces(64))[1]
+    first = next(values.pieces(PieceSize(64)))[1]
     await stranger.say(wire.Work(push=head, raw=first))
     await stranger.say(wire.Work(push=head, raw=first))
 
@@ -222,20 +226,25 @@ async def too_much(stranger: Stranger) -> None:
     await stranger.enter()
     await stranger.receive()
     head, values = stranger.head(value_bytes=1 << 39)
-    await stranger.say(wire.Work(push=head, raw=next(values.pieces())[1]))
+    await stranger.say(wire.Work(push=head, raw=next(values.pieces(PieceSize()))[1]))
 
 
 async def damaged(stranger: Stranger) -> None:
     await stranger.enter()
     await stranger.receive()
-    await stranger.push(checksum=1)
+    head, values = stranger.head()
+    said = bytearray(
+        wire.encode_work(wire.Work(push=head, raw=next(values.pieces(PieceSize(64)))[1]))
+    )
+    said[-1] ^= 1
+    await stranger.say(bytes(said))
 
 
 async def stalled(stranger: Stranger) -> None:
     await stranger.enter()
     await stranger.receive()
     head, values = stranger.head()
-    await stranger.say(wire.Work(push=head, raw=next(values.pieces(64))[1]))
+    await stranger.say(wire.Work(push=head, raw=next(values.pieces(PieceSize(64)))[1]))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +262,7 @@ async def stalled(stranger: Stranger) -> None:
         (hole, INVALID, "malformed", "push.offset: 128, expected 64"),
         (two_at_once, INVALID, "malformed", "work.push: before the values of the last one"),
         (too_much, INVALID, "malformed", "push.value_bytes: 549755813888"),
-        (damaged, grpc.StatusCode.DATA_LOSS, "checksum", "push.checksum"),
+        (damaged, grpc.StatusCode.DATA_LOSS, "digest", "work.checksum"),
         (stalled, grpc.StatusCode.DEADLINE_EXCEEDED, "stalled", "the values of its push"),
     ],
 )
@@ -261,10 +270,13 @@ def test_a_stranger_is_told_why_and_nothing_changes(
     does: Callable[[Stranger], Any], status: grpc.StatusCode, reason: str, says: str
 ) -> None:
     async def run() -> None:
-        async with serving(founders=1) as service, Stranger(service.address, "honest") as honest:
+        async with (
+            serving(founders=1) as service,
+            Stranger(service.address, "honest") as honest,
+        ):
             await honest.enter()
             await honest.receive()
-            before, counted = weights(service), service.rejected[reason]
+            before, counted = weights(service), service.rejections.counted[reason]
             async with Stranger(service.address) as stranger:
                 room = asyncio.create_task(_make_room(service, honest))
                 try:
@@ -275,15 +287,42 @@ def test_a_stranger_is_told_why_and_nothing_changes(
                     await asyncio.gather(room, return_exceptions=True)
             assert code is status, details
             assert says in details
-            assert service.rejected[reason] == counted + 1
+            assert service.rejections.counted[reason] == counted + 1
             assert same(before, weights(service))  # what the honest one pushes is what it was given
 
     asyncio.run(run())
 
 
+def test_a_bug_that_a_member_found_costs_only_that_member(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    decode = wire.decode_work
+
+    def stumble(data: bytes) -> wire.Work:
+        if data == b"bug":
+            raise ZeroDivisionError("a bug")
+        return decode(data)
+
+    monkeypatch.setattr(wire, "decode_work", stumble)
+
+    async def run() -> None:
+        async with serving(founders=1) as service:  # which asserts that nothing has failed
+            async with Stranger(service.address) as stranger:
+                await stranger.enter()
+                await stranger.receive()
+                await stranger.say(b"bug")
+                assert (await stranger.refused())[0] is grpc.StatusCode.INTERNAL
+            assert service.rejections.counted == {"bug": 1}
+            async with Stranger(service.address) as again:
+                await again.enter()
+
+    asyncio.run(run())
+    assert ["ZeroDivisionError" in str(each.exc_info) for each in caplog.records].count(True) == 1
+
+
 async def _make_room(service: CoordinatorService, honest: Stranger) -> None:
     """Others get units when somebody pushes: what it was given, so that nothing changes."""
-    await until(lambda: "stranger" in service.centre.rules.members)
+    await until(lambda: "stranger" in service.centre.solver.members)
     await honest.push()
     await honest.receive()
 
@@ -314,7 +353,7 @@ def test_a_push_that_does_not_fit_is_skipped_and_the_next_one_is_taken(
             assert answer is not None
             assert answer.reason == reason
             assert same(before, weights(service))
-            assert service.centre.rules.totals.refused[reason] == 1
+            assert service.centre.solver.totals.refused[reason] == 1
             await member.push()
             assert (await member.hear()).taken is not None
 
@@ -333,7 +372,7 @@ def test_more_peers_than_units() -> None:
             code, details = await members[24].refused()
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert details == "24 units cannot be dealt to 25 peers, one each"
-            assert service.centre.rules.totals.refused["full"] == 1
+            assert service.centre.solver.totals.refused["full"] == 1
             for member in members[:24]:
                 await member.receive()
             for member in members:
@@ -383,17 +422,17 @@ def test_the_newest_stream_of_a_process_counts_and_its_lease_goes_on() -> None:
                 assert (await second.hear()).taken == wire.Taken(lease=lease, version=1)
                 await second.push(version=2, steps=2, samples=2)
                 assert (await second.hear()).taken is not None
-            assert service.centre.rules.totals.samples == 2
+            assert service.centre.solver.totals.samples == 2
 
     asyncio.run(run())
 
 
 def test_a_barrier_does_not_wait_for_a_stream_that_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("murmurate_coordinator.centre.GRACE_S", 0.3)
+    monkeypatch.setattr("murmurate_coordinator.sessions.GRACE_S", 0.3)
 
     async def run() -> None:
         async with serving("sync", founders=3) as service:
-            rules = service.centre.rules
+            solver = service.centre.solver
             async with (
                 Stranger(service.address, "a") as a,
                 Stranger(service.address, "b") as b,
@@ -403,7 +442,7 @@ def test_a_barrier_does_not_wait_for_a_stream_that_broke(monkeypatch: pytest.Mon
                     await member.enter()
                 for member in (a, b, dies):
                     await member.receive()
-                plan = rules.plan
+                plan = solver.plan
                 await a.push()
                 dies.call.cancel()
                 await b.push()
@@ -411,7 +450,7 @@ def test_a_barrier_does_not_wait_for_a_stream_that_broke(monkeypatch: pytest.Mon
                     await member.receive()
                     assert member.give is not None
                     assert member.give.plan > plan
-                assert rules.members.keys() == {"a", "b"}
+                assert solver.members.keys() == {"a", "b"}
                 assert service.centre.late == 1
 
     asyncio.run(run())
@@ -422,7 +461,7 @@ def test_status_describes_the_coordinator() -> None:
         async with serving() as service, Stranger(service.address, "a") as member:
             await member.enter()
             await member.receive()
-            found = await describe(service.address, 5.0)
+            found = await describe(service.address, 5.0, QUICK, PLAINTEXT)
             assert found.name == "coordinator"
             assert [m.name for m in found.members] == ["a"]
             assert found.members[0].reason == "100.0% of the units"
@@ -451,7 +490,13 @@ class Worker(threading.Thread):
             generator = torch.Generator().manual_seed(len(self.name))
             x = torch.randn(16, 4, generator=generator)
             with Member(
-                model, optimizer, run="r", coordinator=self.address, name=self.name, **self.more
+                model,
+                optimizer,
+                run="r",
+                coordinator=self.address,
+                name=self.name,
+                credentials=PLAINTEXT,
+                **self.more,
             ) as member:
                 self.member = member
                 while not member.stopped and not self.leaving.is_set():
@@ -465,14 +510,15 @@ class Worker(threading.Thread):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_real_members_train_under_every_rule(rule: str) -> None:
+def test_real_members_train_under_every_rule(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step that was pushed is counted, and all of the last ones are in."""
+    monkeypatch.setattr(leasing, "SHARE", 0.1)  # pushes are waited for, and come soon
 
     async def run() -> None:
         async with serving(rule, founders=3) as service:
             workers = [Worker(service.address, f"w{k}", width=1.0 + k) for k in range(3)]
-            rules = service.centre.rules
-            await until(lambda: rules.totals.steps >= 150 and rules.totals.pushes >= 12)
+            solver = service.centre.solver
+            await until(lambda: solver.totals.steps >= 150 and solver.totals.pushes >= 12)
             await service.own(service.centre.stop, "enough")
             await until(lambda: service.centre.awaited == 0)
             for worker in workers:
@@ -481,9 +527,9 @@ def test_real_members_train_under_every_rule(rule: str) -> None:
             told = sum(worker.steps - worker.member.steps_lost for worker in workers)
             # Who waits for the others when it ends makes one more step, which nobody asked for.
             more = 0 if rule == "async" else len(workers)
-            assert rules.totals.steps <= told <= rules.totals.steps + more
-            assert rules.totals.samples == rules.totals.steps * 16
-            assert not rules.totals.refused
+            assert solver.totals.steps <= told <= solver.totals.steps + more
+            assert solver.totals.samples == solver.totals.steps * 16
+            assert not solver.totals.refused
             made = make().state_dict()
             now = weights(service)
             assert all(bool(torch.isfinite(value).all()) for value in now.values())
@@ -493,20 +539,22 @@ def test_real_members_train_under_every_rule(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["once", "async"])
-def test_members_come_and_go(rule: str) -> None:
+def test_members_come_and_go(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leasing, "SHARE", 0.1)  # pushes are waited for, and come soon
+
     async def run() -> None:
         async with serving(rule, founders=2) as service:
-            rules = service.centre.rules
+            solver = service.centre.solver
             stay = Worker(service.address, "stay", width=1.0)
             goes = Worker(service.address, "goes", width=1.0)
-            await until(lambda: rules.totals.pushes > 6)
+            await until(lambda: solver.totals.pushes > 6)
             comes = Worker(service.address, "comes", width=1.0)
             await until(lambda: "comes" in service.centre.shares())
             goes.leaving.set()
             await until(lambda: set(service.centre.shares()) == {"stay", "comes"})
-            pushes = rules.totals.pushes
-            await until(lambda: rules.totals.pushes > pushes + 6)
-            rules.check()
+            pushes = solver.totals.pushes
+            await until(lambda: solver.totals.pushes > pushes + 6)
+            solver.check()
             await service.own(service.centre.stop, "enough")
             await until(lambda: service.centre.awaited == 0)
             for worker in (stay, goes, comes):

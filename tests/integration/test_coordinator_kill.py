@@ -21,8 +21,10 @@ import torch
 from safetensors.torch import load_file
 
 from murmurate import workloads
-from murmurate.member import Member
-from murmurate.workloads import Share, Split
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.training import leasing
+from murmurate.training.member import Member
+from murmurate.workloads import DataShare, Split
 
 WAIT_S = 90.0
 
@@ -43,7 +45,7 @@ class Coordinator:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "murmurate.cli", "coordinator"),
+                *(sys.executable, "-m", "murmurate", "coordinator"),
                 *("--workload", "digits", "--listen", f"127.0.0.1:{port}"),
                 *("--metrics", "127.0.0.1:0", "--checkpoint", str(folder / "state")),
                 *("--checkpoint-every-s", "0.3", "--report", str(folder / "report.json")),
@@ -105,7 +107,7 @@ class Worker(threading.Thread):
             workload = workloads.load("digits")
             model = workload.model()
             optimizer = workload.optimizer(model)
-            share = Share(self.index, 2, Split("none"), 0, workload.batch_size)
+            share = DataShare(self.index, 2, Split("none"), 0, workload.batch_size)
             batches = workload.batches(share)
             with Member(
                 model,
@@ -116,6 +118,7 @@ class Worker(threading.Thread):
                 width=1.0,
                 example=(next(batches)[0][:2],),
                 join_timeout_s=WAIT_S,
+                credentials=PLAINTEXT,
             ) as member:
                 self.member = member
                 while not member.stopped:
@@ -136,7 +139,10 @@ def port() -> int:
     return found
 
 
-def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(tmp_path: Path, port: int) -> None:
+def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leasing, "SHARE", 0.1)  # pushes are waited for, and come soon
     first = Coordinator(tmp_path, port, "--founders", "2")
     workers = [Worker(f"127.0.0.1:{port}", k) for k in range(2)]
     try:

@@ -35,7 +35,7 @@ def test_adopting_takes_a_few_lines() -> None:
 
 WHEN_TOLD = """
 import runpy, sys
-import torch._dynamo, murmurate.joining  # before the first one starts: that takes seconds
+import torch._dynamo, murmurate.training.join  # before the first one starts: that takes seconds
 print("loaded", flush=True)
 sys.argv = ["adopted.py", "1", sys.stdin.readline().strip()]
 runpy.run_path({path!r}, run_name="__main__")

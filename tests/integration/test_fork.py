@@ -34,7 +34,7 @@ while swarms[0].clock != swarms[1].clock:
     for swarm in swarms:
         swarm.follow(lambda: False, 0.05)
 for swarm in swarms:
-    swarm.leave()
+    swarm.leave(timeout_s=0.5)  # the other one, in this thread too, does not answer meanwhile
 print("trained")
 """
 

@@ -16,14 +16,14 @@ import pytest
 from tests.integration.flock import Node, flock, same_weights, wait_for
 from tests.integration.table import Table, batch, scripted
 
+from murmurate.core.batches.dealer import Totals
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.dealer import Totals
+from murmurate.edge.net import generator_wire as wire
+from murmurate.edge.net.generator_batch import pack, shape_of
+from murmurate.edge.net.grpc_terms import read
+from murmurate.edge.net.transport import Limits
 from murmurate.errors import MurmurateError, SchemaMismatch
-from murmurate.feed import Feed
-from murmurate.io import generator_wire as wire
-from murmurate.io.generator_batch import pack, shape_of
-from murmurate.io.grpc_terms import read
-from murmurate.io.transport import Limits
+from murmurate.training.feed import Feed
 
 WAIT_S = 30.0
 
@@ -260,7 +260,7 @@ def end(batches: int, consumed: int | None = None) -> bytes:
 
 
 def rejected(fed: Fed) -> dict[str, int]:
-    return dict(fed.node.swarm._runtime.tally.rejected)
+    return fed.node.swarm.runtime.look(lambda here: dict(here.tally.rejected))
 
 
 def test_a_batch_that_comes_twice_is_trained_on_once(tmp_path: Path) -> None:
@@ -303,6 +303,29 @@ def test_a_generator_that_talks_nonsense_is_not_listened_to(bad: bytes, tmp_path
     fed = play([welcome(), piece(1, 1), bad], tmp_path)
     assert fed.trained in ([], [1])
     assert rejected(fed) == {"malformed": 1}
+
+
+def test_a_piece_that_was_damaged_on_its_way_is_dealt_again(tmp_path: Path) -> None:
+    """Its stream ends and is opened again; on it the generator deals what was not taken."""
+    greeted = 0
+
+    async def script(context: Any) -> AsyncIterator[bytes]:
+        nonlocal greeted
+        await read(context)
+        greeted += 1
+        damaged = bytearray(piece(1, 1))
+        damaged[-1] ^= greeted == 1
+        for data in (welcome(), bytes(damaged), end(1)):
+            yield data
+        async for data in attend(context):
+            yield data
+
+    with flock(1) as nodes, scripted(script) as address:
+        fed = Fed(nodes[0], address, tmp_path / "a.jsonl").start()
+        fed.end()
+        assert greeted == 2
+        assert fed.trained == [1]
+        assert rejected(fed) == {"digest": 1}
 
 
 @pytest.mark.parametrize(
@@ -390,7 +413,7 @@ def test_bad_words_get_a_status_and_a_sentence(
         got, details = asyncio.run(status_of_asks(table.address, *asks))
         assert got.name == code
         assert sentence in details
-        assert sum(table.service.rejected.values()) == (code != "RESOURCE_EXHAUSTED")
+        assert sum(table.service.rejections.counted.values()) == (code != "RESOURCE_EXHAUSTED")
         assert "Traceback" not in caplog.text
         assert table.service.peers == 0
 

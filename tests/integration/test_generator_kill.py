@@ -63,7 +63,19 @@ def test_every_batch_is_in_exactly_one_update_when_a_peer_is_killed(tmp_path: Pa
         peers = []
         for name in ("a", "b", "c"):
             files = ("--report", f"{tmp_path}/{name}.json", "--audit", f"{tmp_path}/{name}.jsonl")
-            words = ("--name", name, "--peers", "-", "--generator", "-", "--lr", "0.02", *files)
+            words = (
+                "--name",
+                name,
+                "--peers",
+                "-",
+                "--generator",
+                "-",
+                "--rule",
+                "sum",
+                "--lr",
+                "0.02",
+                *files,
+            )
             peers.append(Process(stack, *words))
         for peer in peers:
             peer.wait_for("ready")

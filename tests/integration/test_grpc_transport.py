@@ -22,15 +22,15 @@ import torch
 from tests.integration.ears import LARGE, SHORT, Memo, Node, ping, push, run, until
 from tests.integration.line import Line
 
-from murmurate.core.averaging import Share
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.gossip.average.push_sum import Share
 from murmurate.core.message import Generation, Snapshot, Stamp
+from murmurate.edge.net import wire
+from murmurate.edge.net.credentials import PLAINTEXT, Identity, Plaintext
+from murmurate.edge.net.grpc_terms import CallOutcome
+from murmurate.edge.net.grpc_transport import GrpcTransport
+from murmurate.edge.net.transport import INLINE_BYTES, WINDOW_MESSAGES, Limits
 from murmurate.errors import ConfigError, PeerTimeout, PeerUnavailable, SchemaMismatch
-from murmurate.io import wire
-from murmurate.io.grpc_links import Listening
-from murmurate.io.grpc_terms import Outcome
-from murmurate.io.grpc_transport import GrpcTransport
-from murmurate.io.transport import INLINE_BYTES, WINDOW_MESSAGES, Limits
 
 TALK = "/murmurate.v1.Peer/Talk"
 LARGE_BYTES = 4 * LARGE
@@ -51,7 +51,9 @@ def piece(raw: bytes = b"", **fields: Any) -> bytes:
 
 @contextlib.asynccontextmanager
 async def node(name: str = "b", size: int = 1000, limits: Limits = SHORT) -> AsyncIterator[Node]:
-    it = await Node(GrpcTransport("127.0.0.1:0", limits=limits), Memo(name, size)).start()
+    it = await Node(
+        GrpcTransport("127.0.0.1:0", limits=limits, credentials=PLAINTEXT), Memo(name, size)
+    ).start()
     try:
         yield it
     finally:
@@ -66,7 +68,7 @@ class Stranger:
             address, options=[("grpc.use_local_subchannel_pool", 1)]
         )
         self.call = self._channel.stream_stream(TALK)()
-        self._outcome = Outcome(self.call)
+        self._outcome = CallOutcome(self.call)
 
     async def __aenter__(self) -> Stranger:
         return self
@@ -80,8 +82,14 @@ class Stranger:
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await self.call.write(frame)
 
-    async def hear(self) -> wire.Reply:
-        return wire.decode_reply(await self.call.read())
+    async def hear(self) -> wire.Frame:
+        return wire.decode_frame(await self.call.read())
+
+    async def told(self) -> wire.Reply:
+        """The next reply; it is alone in its frame."""
+        frame = await self.hear()
+        assert frame.reply is not None
+        return frame.reply
 
     async def end(self) -> tuple[grpc.StatusCode, str]:
         """The status comes after the last reply, so those are read first."""
@@ -183,8 +191,8 @@ def test_large_transfers_go_by_the_rules() -> None:
             assert (code, "bulk.head" in details) == (Code.INVALID_ARGUMENT, True)
             async with Stranger(b.transport.address) as stranger:
                 await stranger.say(hello("x3"), offer)
-                assert (await stranger.hear()).welcome is not None
-                assert (await stranger.hear()).grants == (wire.Grant(1, 0),)
+                assert (await stranger.hear()).hello is not None
+                assert (await stranger.told()).grants == (wire.Grant(1, 0),)
                 await stranger.say(piece(b"1", number=1, offset=7, total=LARGE_BYTES))
                 assert (await stranger.end())[0] is Code.INVALID_ARGUMENT
             await served(b)
@@ -336,7 +344,7 @@ def test_too_many_links() -> None:
             async with Stranger(b.transport.address) as one, Stranger(b.transport.address) as two:
                 for name, stranger in (("x", one), ("y", two)):
                     await stranger.say(hello(name))
-                    assert (await stranger.hear()).welcome is not None
+                    assert (await stranger.hear()).hello is not None
                 code, details = await told(b.transport.address, hello("z"))
                 assert (code, "links" in details) == (Code.RESOURCE_EXHAUSTED, True)
             await served(b)
@@ -355,6 +363,169 @@ def test_the_newest_link_of_a_name_counts() -> None:
                 assert (await old.end())[0] is Code.OK
                 await new.say(piece(b"1" * 4000, number=1, total=4000, head=head()))
                 await until(lambda: b.ears.got)
+
+    run(scenario())
+
+
+def half(second: bool, number: int = 1) -> bytes:
+    """Of a push of 4000 bytes."""
+    first = None if second else head(number)
+    return piece(b"1" * 2000, number=number, offset=2000 * second, total=4000, head=first)
+
+
+def test_what_is_on_its_way_when_a_new_link_opens_still_arrives() -> None:
+    async def scenario() -> None:
+        async with node() as b, Stranger(b.transport.address) as old:
+            await old.say(hello(), half(second=False))
+            await old.hear()
+            async with Stranger(b.transport.address) as new:
+                await new.say(hello(), piece(b"1" * 4000, number=1, total=4000, head=head(2)))
+                await until(lambda: b.ears.has(1))
+                await old.say(half(second=True), half(False, 2), half(True, 2))
+                await until(lambda: b.ears.has(3))
+                assert (await old.told()).last, "nothing more is said on it here"
+                assert (await old.told()).landed == 2, "and that is told"
+                await old.call.done_writing()
+                assert (await old.end())[0] is Code.OK
+                assert [sender for sender, _ in b.ears.got] == ["x"] * 3
+                assert b.ears.broken == []
+
+    run(scenario())
+
+
+def test_a_link_that_does_not_come_to_its_end_is_not_drained_for_ever() -> None:
+    """It goes on sending, one byte after the other."""
+
+    async def scenario() -> None:
+        async with (
+            node(limits=replace(SHORT, stall_max_s=0.5)) as b,
+            Stranger(b.transport.address) as old,
+            Stranger(b.transport.address) as new,
+        ):
+            await old.say(hello(), piece(b"1", number=1, total=4000, head=head()))
+            await old.hear()
+            await new.say(hello())
+            await new.hear()
+            ended = asyncio.create_task(old.end())
+            for offset in range(1, 4000):
+                await old.say(piece(b"1", number=1, offset=offset, total=4000))
+                await asyncio.sleep(0.01)
+                if ended.done():
+                    break
+            assert (await ended)[0] is Code.OK
+            assert [again for *_, again in b.ears.broken] == [True]
+            await new.say(half(second=False), half(second=True))
+            await until(lambda: b.ears.has(1))
+
+    run(scenario())
+
+
+def test_of_three_links_of_a_name_the_oldest_ends_at_once() -> None:
+    async def scenario() -> None:
+        limits = replace(SHORT, pause_s=30.0, stall_max_s=30.0)
+        async with (
+            node(limits=limits) as b,
+            Stranger(b.transport.address) as oldest,
+            Stranger(b.transport.address) as old,
+            Stranger(b.transport.address) as new,
+        ):
+            for each in (oldest, old, new):
+                await each.say(hello())
+                await each.hear()
+            assert (await oldest.end())[0] is Code.OK
+            await old.say(half(second=False), half(second=True))
+            await until(lambda: b.ears.has(1))
+
+    run(scenario())
+
+
+def test_a_new_life_of_a_name_ends_the_link_of_the_old_one() -> None:
+    async def scenario() -> None:
+        limits = replace(SHORT, pause_s=30.0, stall_max_s=30.0)
+        async with node(limits=limits) as b, Stranger(b.transport.address) as old:
+            await old.say(hello(), half(second=False))
+            await old.hear()
+            async with Stranger(b.transport.address) as new:
+                await new.say(hello(epoch=2))
+                await new.hear()
+                assert (await old.end())[0] is Code.OK
+                assert b.ears.got == []
+
+    run(scenario())
+
+
+def test_what_a_new_link_offers_again_goes_on_where_the_old_one_stood() -> None:
+    """Its sender has given the old link up; here that is not known yet."""
+    offer = piece(number=1, total=LARGE_BYTES, key=7, head=head(), offer=True)
+    part = b"1" * wire.RAW_BYTES_MAX
+
+    async def scenario() -> None:
+        limits = replace(SHORT, pause_s=30.0, stall_s=30.0, stall_max_s=30.0)
+        async with node(size=LARGE, limits=limits) as b, Stranger(b.transport.address) as old:
+            await old.say(hello(), offer)
+            await old.hear()
+            assert (await old.told()).grants == (wire.Grant(1, 0),)
+            await old.say(piece(part, number=1, total=LARGE_BYTES, key=7))
+            await until(lambda: b.ears.pieces == 2)
+            async with Stranger(b.transport.address) as new:
+                await new.say(hello(), offer)
+                await new.hear()
+                assert (await new.told()).grants == (wire.Grant(1, len(part)),)
+                assert [again for *_, again in b.ears.broken] == [True]
+                assert (await old.end())[0] is Code.OK
+                for offset in range(len(part), LARGE_BYTES, len(part)):
+                    rest = b"1" * min(len(part), LARGE_BYTES - offset)
+                    await new.say(piece(rest, number=1, offset=offset, total=LARGE_BYTES, key=7))
+                await until(lambda: b.ears.has(1))
+            assert len(b.ears.broken) == 1
+        assert used(b) == 0
+
+    run(scenario())
+
+
+class Renewed(Plaintext):
+    """Credentials that change when the test says so."""
+
+    generation = 1
+    revoked_hosts: tuple[str, ...] = ()
+
+    def revoked(self, identity: Identity) -> bool:
+        return identity.host in self.revoked_hosts
+
+
+def test_new_credentials_open_a_new_link_and_nothing_on_the_old_one_is_lost() -> None:
+    async def scenario() -> None:
+        credentials = Renewed()
+        transport = GrpcTransport("127.0.0.1:0", limits=SHORT, credentials=credentials)
+        a = await Node(transport, Memo("a", LARGE)).start()
+        async with node("b", LARGE) as b:
+            a.meet(b)
+            sent = [push(seq, LARGE) for seq in (1, 2, 3)]
+            a.transport.carry("b", sent[0])
+            await until(lambda: b.ears.pieces > 2)
+            assert b.ears.got == [], "it is on its way"
+            credentials.generation += 1
+            for each in sent[1:]:
+                a.transport.carry("b", each)
+            await until(lambda: len(a.ears.landed_there) == 3)
+            await a.stop()
+            assert a.ears.lost_there == []
+            assert b.ears.broken == []
+            assert len(b.ears.hellos) == 2
+
+    run(scenario())
+
+
+def test_who_is_revoked_is_refused() -> None:
+    async def scenario() -> None:
+        credentials = Renewed()
+        transport = GrpcTransport("127.0.0.1:0", limits=SHORT, credentials=credentials)
+        b = await Node(transport, Memo("b")).start()
+        await served(b)
+        credentials.revoked_hosts = ("ipv4:127.0.0.1",)
+        code, details = await told(b.transport.address, hello())
+        assert (code, "revoked" in details) == (Code.RESOURCE_EXHAUSTED, True)
+        await b.stop()
 
     run(scenario())
 
@@ -382,7 +553,7 @@ async def impostor(talk: Callable[[Any], Any]) -> AsyncIterator[str]:
 
 
 def welcome(name: str = "b") -> bytes:
-    return wire.encode_reply(wire.Reply(wire.Welcome(**Memo(name).greeting())))
+    return hello(name)
 
 
 def test_a_peer_that_does_not_read() -> None:
@@ -443,12 +614,12 @@ def test_a_peer_that_does_not_read_its_receipts() -> None:
                 await asyncio.Future()
 
     async def scenario() -> None:
-        limits = replace(SHORT, reply_s=0.1, landed_push_s=0.01)
+        limits = replace(SHORT, stall_max_s=0.1, landed_push_s=0.01)
         async with node("b", limits=limits) as b:
             assert isinstance(b.transport, GrpcTransport)
             context = Full([hello(), piece(bytes(4000), number=1, total=4000, head=head())])
-            with pytest.raises(PeerTimeout, match="receipts are not read"):
-                await asyncio.wait_for(Listening(b.transport, context).run(), 5.0)
+            with pytest.raises(PeerTimeout, match="what is sent is not read"):
+                await asyncio.wait_for(b.transport._server.visit(b.transport, context), 5.0)
             assert context.written == 2
             assert [reason for reason, *_ in b.ears.rejections] == ["stalled"]
 
@@ -459,8 +630,8 @@ def test_a_peer_that_does_not_read_its_receipts() -> None:
     "reply",
     [
         b"\xff\xffgarbage",
-        wire.encode_reply(wire.Reply(landed=7)),
-        wire.encode_reply(wire.Reply(grants=(wire.Grant(1, 0),))),
+        wire.encode_frame(reply=wire.encode_reply(wire.Reply(landed=7))),
+        wire.encode_frame(reply=wire.encode_reply(wire.Reply(grants=(wire.Grant(1, 0),)))),
     ],
     ids=["garbage", "landed before it was sent", "granted without an offer"],
 )
@@ -476,7 +647,7 @@ def test_a_peer_that_answers_nonsense(reply: bytes) -> None:
             a.transport.meet("b", address)
             a.transport.post("b", ping(1))
             await until(lambda: a.ears.rejections)
-            assert a.ears.rejections[0][:2] == ("reply", "b")
+            assert a.ears.rejections[0][:2] == ("malformed", "b")
 
     run(scenario())
 
@@ -505,13 +676,13 @@ def test_a_bug_on_my_link_is_told_and_what_it_carried_is_lost() -> None:
             a.meet(b)
             a.transport.post("b", ping(1))
             await until(lambda: b.ears.got)
-            (speaking,) = a.transport._speaking  # type: ignore[attr-defined]
+            (link,) = a.transport._links  # type: ignore[attr-defined]
             bug = ZeroDivisionError("a bug")
 
-            def next_frame() -> bytes:
+            def next_frame(_: bytes) -> bytes:
                 raise bug
 
-            speaking.link.next_frame = next_frame
+            link.queue.next_frame = next_frame
             a.transport.carry("b", push(1))
             await until(lambda: a.ears.lost_there)
             assert a.ears.bugs == [bug]
@@ -623,7 +794,7 @@ def test_describe_nonsense_and_nobody() -> None:
 def test_a_listen_address_that_is_none(listen: str) -> None:
     async def scenario() -> None:
         with pytest.raises(ConfigError, match="listen"):
-            await GrpcTransport(listen).start(Memo("a"))
+            await GrpcTransport(listen, credentials=PLAINTEXT).start(Memo("a"))
 
     run(scenario())
 
@@ -631,10 +802,10 @@ def test_a_listen_address_that_is_none(listen: str) -> None:
 def test_an_address_of_another_machine_and_all_interfaces() -> None:
     async def scenario() -> None:
         with pytest.raises(ConfigError, match="advertise"):
-            await GrpcTransport("0.0.0.0:0").start(Memo("a"))
+            await GrpcTransport("0.0.0.0:0", credentials=PLAINTEXT).start(Memo("a"))
         with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
-            await GrpcTransport("192.0.2.1:7000").start(Memo("a"))
-        everywhere = GrpcTransport("0.0.0.0:0", advertise="localhost:0")
+            await GrpcTransport("192.0.2.1:7000", credentials=PLAINTEXT).start(Memo("a"))
+        everywhere = GrpcTransport("0.0.0.0:0", advertise="localhost:0", credentials=PLAINTEXT)
         await everywhere.start(Memo("a"))
         assert everywhere.address.startswith("localhost:")
         assert not everywhere.address.endswith(":0")
@@ -739,7 +910,7 @@ def test_what_was_damaged_on_the_way_is_told() -> None:
         async with node(size=LARGE) as b, Stranger(b.transport.address) as s:
             await s.say(hello(), piece(number=1, total=LARGE_BYTES, head=head, offer=True))
             await s.hear()
-            assert (await s.hear()).grants == (wire.Grant(1, 0),)
+            assert (await s.told()).grants == (wire.Grant(1, 0),)
             for at in range(0, LARGE_BYTES, 1 << 20):
                 raw = weights[at : at + (1 << 20)]
                 crc = wire.checksum(raw)

@@ -10,11 +10,27 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.integration.test_up import PATIENCE_S, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples/subnet.py"
-MURMURATE = [sys.executable, "-m", "murmurate.cli"]
+MURMURATE = [sys.executable, "-m", "murmurate"]
+
+
+def check_whole(report: dict[str, Any]) -> None:
+    """The whole model's curve: what was evaluated under its names, the members' training loss."""
+    whole = report["curves"]["coordinator"]
+    points = [dict(zip(report["curve_columns"], point, strict=True)) for point in whole]
+    found = [point for point in points if point["test_loss"] is not None]
+    centre = report["nodes"][0]
+    assert len(found) >= 2, "on the way, too"
+    assert found[-1]["test_loss"] == centre["test_loss"] == report["test_loss_mean"]
+    assert found[-1]["accuracy"] == centre["accuracy"]
+    assert found[-1]["samples"] == report["samples"]
+    assert 0 < centre["loss"] != centre["test_loss"]
+    members = [row for row in report["nodes"][1:] if row["state"] == "done"]
+    assert all(row["loss"] is not None and row["test_loss"] is None for row in members)
 
 
 def test_unequal_members_one_of_them_killed_and_a_coordinator_that_comes_back(
@@ -32,6 +48,7 @@ def test_unequal_members_one_of_them_killed_and_a_coordinator_that_comes_back(
     assert (written["mode"], written["rule"]) == ("ist", "async")
     assert written["samples"] >= 150_000
     assert written["accuracy_mean"] > 0.9
+    check_whole(written)
     assert written["coordinator_lives"] == 2
     for key in ("plan", "plans", "pushes", "coverage", "leases", "refused", "accuracy_plain"):
         assert key in written, key

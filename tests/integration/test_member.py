@@ -18,11 +18,11 @@ from torch import nn
 from torch.nn import functional
 
 import murmurate
-import murmurate_coordinator.centre
-from murmurate import leasing
+import murmurate_coordinator.sessions
 from murmurate.core.partition import analyse, cut, load, part_of, weights_of
 from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable, SchemaMismatch
-from murmurate.member import Member
+from murmurate.training import leasing
+from murmurate.training.member import Member
 
 PATIENCE_S = 60.0
 
@@ -78,10 +78,10 @@ def test_every_step_of_every_member_is_in_the_model(rule: str) -> None:
         with together(it, 3) as members, ThreadPoolExecutor(3) as pool:
             list(pool.map(lambda each: train(each[0], each[1], 20), members))
             assert all(member.rule == rule for member, _ in members)
-        totals = it.rules.totals
+        totals = it.solver.totals
         assert (totals.steps, totals.samples) == (60, 60 * BATCH)
         assert not totals.refused
-        assert not it.rules.members  # all have said goodbye
+        assert not it.solver.members  # all have said goodbye
         if rule != "async":
             assert totals.pushes == 12
 
@@ -101,17 +101,17 @@ def test_one_member_alone_trains_what_plain_torch_trains() -> None:
                 functional.cross_entropy(plain(x), y).backward()
                 sgd.step()
         for name, value in weights_of(plain).items():
-            torch.testing.assert_close(it.rules.weights[name], value.detach(), rtol=0, atol=1e-6)
-            if it.rules.structure.tensors[name].split:  # the rest is added up, push by push
-                assert torch.equal(it.rules.weights[name], value.detach()), name
+            torch.testing.assert_close(it.solver.weights[name], value.detach(), rtol=0, atol=1e-6)
+            if it.solver.structure.tensors[name].split:  # the rest is added up, push by push
+                assert torch.equal(it.solver.weights[name], value.detach()), name
 
 
 def test_a_subnet_is_the_masked_model_and_goes_back_where_it_came_from() -> None:
     with Coordinator("once", founders=2, steps=4) as it:
-        structure = it.rules.structure
+        structure = it.solver.structure
         with together(it, 2) as members:
             before = it.weights()
-            held = {m.name: it.rules.lease_of(m.name).held for m, _ in members}  # type: ignore[union-attr]
+            held = {m.name: it.solver.lease_of(m.name).held for m, _ in members}  # type: ignore[union-attr]
             expected = []
             for member, _ in members:
                 twin = cut(model(), structure, held[member.name])
@@ -177,11 +177,11 @@ def test_a_dead_coordinator_stops_nobody_and_gets_everything_when_it_is_back(rul
             list(pool.map(lambda each: train(each[0], each[1], 3), members))
             assert all(pool.map(lambda each: each[0].settle(), members))
         if rule == "async":
-            assert it.rules.totals.steps == 80
+            assert it.solver.totals.steps == 80
         else:  # a barrier: what came after the push of a lease is over with it
             lost = sum(member.steps_lost for member, _ in members)
-            assert it.rules.totals.steps + lost == 80
-        assert not it.rules.totals.refused
+            assert it.solver.totals.steps + lost == 80
+        assert not it.solver.totals.refused
 
 
 def test_the_coordinator_says_stop() -> None:
@@ -194,21 +194,21 @@ def test_the_coordinator_says_stop() -> None:
             step(member, optimizer, number)
             number += 1
         assert member.stopped == "enough"
-        assert it.rules.totals.steps == number
-        until(lambda: not it.rules.members)
+        assert it.solver.totals.steps == number
+        until(lambda: not it.solver.members)
         train(member, optimizer, 2)  # local from here on
         member.leave()
-        assert it.rules.totals.steps == number
+        assert it.solver.totals.steps == number
 
 
 def test_the_structure_is_found_at_the_first_call() -> None:
     with Coordinator("async") as it:
         member, optimizer = joined(it, "one", example=None, hollow=False)
-        assert not it.rules.members
+        assert not it.solver.members
         with member:
             train(member, optimizer, 2)
-            assert it.rules.members
-        assert it.rules.totals.steps == 2
+            assert it.solver.members
+        assert it.solver.totals.steps == 2
 
 
 def test_leaving_in_an_exception_pushes_the_rest() -> None:
@@ -217,8 +217,8 @@ def test_leaving_in_an_exception_pushes_the_rest() -> None:
         with pytest.raises(ZeroDivisionError), member:  # noqa: PT012
             train(member, optimizer, 4)
             _ = 1 / 0
-        assert it.rules.totals.steps == 4
-        assert not it.rules.members
+        assert it.solver.totals.steps == 4
+        assert not it.solver.members
 
 
 def test_sigterm_ends_the_loop_in_order() -> None:
@@ -230,7 +230,7 @@ def test_sigterm_ends_the_loop_in_order() -> None:
                 if number == 5:
                     os.kill(os.getpid(), signal.SIGTERM)
         assert caught.value.code == 128 + signal.SIGTERM
-        assert it.rules.totals.steps == member.steps >= 6
+        assert it.solver.totals.steps == member.steps >= 6
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -245,8 +245,8 @@ def test_values_that_are_not_finite_are_replaced_and_then_an_error(
                 step(member, optimizer, number)
                 with torch.no_grad():
                     next(member.model.parameters()).fill_(float("nan"))
-        assert it.rules.totals.refused["not_finite"] >= 10
-        assert all(torch.isfinite(v).all() for v in it.rules.weights.values())
+        assert it.solver.totals.refused["not_finite"] >= 10
+        assert all(torch.isfinite(v).all() for v in it.solver.weights.values())
 
 
 def test_the_model_given_to_join_trains_nothing_and_that_is_said() -> None:
@@ -257,22 +257,22 @@ def test_the_model_given_to_join_trains_nothing_and_that_is_said() -> None:
 
 
 def test_a_member_that_dies_gives_its_units_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(murmurate_coordinator.centre, "GRACE_S", 0.2)
+    monkeypatch.setattr(murmurate_coordinator.sessions, "GRACE_S", 0.2)
+    monkeypatch.setattr(murmurate_coordinator.sessions, "VACANT_S", 0.2)
     with Coordinator("async", founders=2) as it, together(it, 2) as members:
         (stays, optimizer), (dies, _) = members
         assert stays.share < 0.6
-        link, loop = dies._link, dies._loop
-        assert link is not None
-        assert link._task is not None
-        assert loop is not None
-        loop.call_soon_threadsafe(link._task.cancel)  # without a word
+        assert dies._link is not None
+        task = dies._link._link._task
+        assert task is not None
+        dies._link._thread.call(task.cancel)  # without a word
 
         def has_all() -> bool:
             step(stays, optimizer, 0)
             return stays.share == 1.0
 
         until(has_all)
-        it.ask(it.rules.check)
+        it.ask(it.solver.check)
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.flock import Node, flock, train_together, wait_for
 
+from murmurate.edge.net import http
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.edge.net.http import Page, Pages
 from murmurate.errors import ConfigError
-from murmurate.io import http
-from murmurate.io.http import Page, Pages
 
 
 def get(address: str | None, path: str) -> tuple[int, str]:
@@ -79,7 +80,7 @@ def test_nodes_with_the_same_updates_are_not_apart() -> None:
             lambda: scraped(nodes[0]).get("replica_distance", 1.0) < 1e-5, "sketches of one instant"
         )
         with torch.no_grad():
-            nodes[1].swarm._runtime.weights.mul_(2.0)  # a replica that broke its promise
+            nodes[1].swarm.runtime.training.weights.mul_(2.0)  # a replica that broke its promise
         wait_for(lambda: scraped(nodes[0])["replica_distance"] > 0.5, "the break is seen")
 
 
@@ -90,13 +91,12 @@ def test_probes_follow_the_node_s_life() -> None:
     assert get(address, "/readyz") == (200, "ok\n")
     assert get(address, "/nothing")[0] == 404
     assert parsed(get(address, "/metrics")[1])["ready"] == 1
-    node.swarm._runtime.leaving = True
+    node.swarm.going()
     assert get(address, "/readyz")[0] == 503
     assert get(address, "/livez")[0] == 200
-    node.swarm._runtime._fail(RuntimeError("lost"))
+    node.swarm.runtime.training.fail(RuntimeError("lost"))
     assert get(address, "/livez")[0] == 503
-    node.swarm._runtime._failure = None
-    node.swarm.leave()
+    node.swarm.leave(timeout_s=0.0)  # what failed would be raised by a step, or a wait
     with pytest.raises(urllib.error.URLError):
         get(address, "/livez")
 
@@ -155,7 +155,9 @@ def test_a_registry_of_one_s_own() -> None:
 
 def serving(talk: Callable[[str, int], Awaitable[None]]) -> None:
     async def run() -> None:
-        pages = Pages("127.0.0.1:0", {"/": lambda headers: Page(json.dumps(headers).encode())})
+        pages = Pages(
+            "127.0.0.1:0", {"/": lambda headers: Page(json.dumps(headers).encode())}, PLAINTEXT
+        )
         await pages.start()
         host, _, port = pages.address.rpartition(":")
         try:
@@ -233,7 +235,7 @@ def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stopping_ends_open_connections() -> None:
     async def run() -> None:
-        pages = Pages("127.0.0.1:0", {})
+        pages = Pages("127.0.0.1:0", {}, PLAINTEXT)
         await pages.start()
         host, _, port = pages.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -11,8 +11,8 @@ import pytest
 from tests.integration.flock import Node, same_weights, train_together, wait_for
 from tests.integration.processes import free_port
 
-from murmurate import entry, runtime
-from murmurate.session import Swarm
+from murmurate.edge.runtime import discovery, seeking
+from murmurate.edge.runtime.training_port import TrainingPort
 
 
 class Names:
@@ -29,10 +29,10 @@ class Names:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     made = Names()
-    monkeypatch.setattr(entry, "addresses", made.addresses)
-    monkeypatch.setattr(runtime, "addresses", made.addresses)
-    monkeypatch.setattr(entry, "SURE_S", 0.1)
-    monkeypatch.setattr(runtime, "NAMES_S", 0.2)
+    monkeypatch.setattr(discovery, "addresses", made.addresses)
+    monkeypatch.setattr(seeking, "addresses", made.addresses)
+    monkeypatch.setattr(discovery, "SURE_S", 0.1)
+    monkeypatch.setattr(seeking, "NAMES_S", 0.2)
     return made
 
 
@@ -48,16 +48,16 @@ def test_two_that_came_back_alone_find_each_other(names: Names, tmp_path: Path) 
     a = node("a-0", names, tmp_path)
     b = node("a-1", names, tmp_path, known=[a.swarm.address])
     train_together([a, b], 20)
-    swarm = a.swarm._runtime.swarm
+    swarm = a.swarm.runtime.figures.swarm
     for each in (a, b):
         each.swarm.leave(timeout_s=0.5)
 
     # All addresses are new, and each name stands for its own node only.
     a, b = (node(name, names, tmp_path) for name in ("a-0", "a-1"))
     try:
-        assert [each.swarm._runtime.swarm for each in (a, b)] == [swarm, swarm]
-        assert not a.swarm._runtime.company
-        assert not b.swarm._runtime.company
+        assert [each.swarm.runtime.figures.swarm for each in (a, b)] == [swarm, swarm]
+        assert not a.swarm.runtime.look(lambda here: here.company)
+        assert not b.swarm.runtime.look(lambda here: here.company)
         names.known["dns:a-1:1"].append(a.swarm.address)
         wait_for(lambda: a.swarm.members.get("a-1") == "alive")
         wait_for(lambda: b.swarm.members.get("a-0") == "alive")
@@ -77,13 +77,13 @@ def test_who_is_stopped_while_it_comes_back_says_so(
         b = node("a-1", names, tmp_path, known=[a.swarm.address])
         train_together([a, b], 5)
         b.swarm.leave(timeout_s=2.0)
-        membership = a.swarm._runtime.peer.membership
+        membership = a.swarm.runtime.look(lambda here: here.peer.membership)
         before = membership.epoch("a-1") or 0
 
-        def stop(_: Swarm) -> bool:
+        def stop(_: TrainingPort) -> bool:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Swarm, "_is_level", stop)
+        monkeypatch.setattr(TrainingPort, "is_level", stop)
         with pytest.raises(KeyboardInterrupt):
             node("a-1", names, tmp_path, known=[a.swarm.address])
         wait_for(lambda: (membership.epoch("a-1") or 0) > before)

@@ -13,8 +13,8 @@ from tests.integration.browser import browser, program
 from tests.integration.flock import Node, flock, wait_for
 from tests.integration.test_metrics import get
 
-from murmurate.io.progress import Progress
-from murmurate.watch.curves import EVERY_S, POINTS_MAX, Curves
+from murmurate.core.figures.curves import EVERY_S, POINTS_MAX, Curves
+from murmurate.core.figures.progress import Progress
 from murmurate.watch.html import html
 from murmurate.watch.pages import BARS_MAX, bars
 

@@ -5,7 +5,6 @@ Run by `make monitoring`. Where Prometheus is not installed everything here is s
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -79,12 +78,9 @@ def test_every_alert_is_tested_and_says_what_it_means() -> None:
 
 def test_dashboards_ask_only_for_what_there_is() -> None:
     """Names in queries are names of the collector, or of every process."""
-    from murmurate.io import metrics
-    from murmurate_coordinator import figures
+    from murmurate.core.figures.table import FIGURES
 
-    sources = [inspect.getsource(each) for each in (metrics, figures)]
-    pattern = r'\b_?(?:gauge|counter|histogram)s?\(\s*"(\w+)"'
-    names = set(re.findall(pattern, "".join(sources))) | {"node_info", "staleness_updates"}
+    names = {figure.name for figure in FIGURES} | {"node_info"}
     recorded = re.findall(r"record: (\S+)", (MONITORING / "rules.yml").read_text(encoding="utf-8"))
     for dashboard, title, query in panels():
         assert set(re.findall(r"murmurate:[\w:]+", query)) <= set(recorded), (dashboard, title)
@@ -171,7 +167,7 @@ class Swarm(Crew):
     def gather(self) -> None:
         founder = ""
         for number in range(NODES):
-            words = ["-m", "murmurate.cli", "node", f"--name=node-{number}"]
+            words = ["-m", "murmurate", "node", f"--name=node-{number}"]
             words += ["--slow-s=0.05", "--threads=1", "--metrics=127.0.0.1:0", "--batch-size=32"]
             words += [f"--checkpoint={self.folder / f'kept-{number}'}", "--checkpoint-every-s=5"]
             words += [f"--shard={number}/{NODES}", *([f"--peers={founder}"] if founder else [])]
@@ -185,7 +181,7 @@ class Subnets(Crew):
     """A coordinator, and unequal members that take it easy."""
 
     def gather(self) -> None:
-        words = ["-m", "murmurate.cli", "coordinator", "--rule=lease", "--every=5"]
+        words = ["-m", "murmurate", "coordinator", "--rule=lease", "--every=5"]
         words += ["--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--founders=2"]
         words += [f"--checkpoint={self.folder / 'kept'}", "--checkpoint-every-s=5"]
         self.start(words)
@@ -260,7 +256,7 @@ class Race(Crew):
             self.node(rule, f"--peers={self.said(founder)[0]}")
         self.nodes = [self.said(number)[1] for number in range(len(self.processes))]
         for rule in ("async", "fedavg"):
-            words = ["-m", "murmurate.cli", "coordinator", f"--run={rule}", f"--rule={rule}"]
+            words = ["-m", "murmurate", "coordinator", f"--run={rule}", f"--rule={rule}"]
             words += ["--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--founders=2", "--every=5"]
             centre = self.start(words)
             for _ in range(2):
@@ -270,7 +266,7 @@ class Race(Crew):
 
     def node(self, rule: str, *more: str) -> int:
         number = len(self.processes)
-        words = ["-m", "murmurate.cli", "node", f"--name=node-{number}", f"--run={rule}"]
+        words = ["-m", "murmurate", "node", f"--name=node-{number}", f"--run={rule}"]
         words += ["--slow-s=0.05", "--threads=1", "--metrics=127.0.0.1:0", "--batch-size=32"]
         if "--mode=ist" not in more:
             words += [f"--rule={rule}"]

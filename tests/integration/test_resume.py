@@ -18,12 +18,18 @@ from tests.integration.flock import Node, sgd, small, wait_for
 from tests.integration.processes import WAIT_S, Process, State, ended, free_port
 
 import murmurate
-from murmurate.core.agreement import Vow
+from murmurate.core.driver import Delivery, nothing
 from murmurate.core.effect import Effect, Save, Send
+from murmurate.core.forgetting.agreement import Vow
 from murmurate.core.message import Decided, SnapshotRequest
+from murmurate.edge.disk import checkpoint as files
+from murmurate.edge.disk.folder import Folder
+from murmurate.edge.runtime.node_state import NodeState
+from murmurate.edge.runtime.training_port import Folds
 from murmurate.errors import CheckpointError
-from murmurate.io import checkpoint as files
-from murmurate.io.folder import Folder
+
+OFTEN = {"checkpoint_s": 0.1, "share": 1.0}
+"""Checkpoints, however long this disk takes for one: what is saved next is waited for."""
 
 
 def together(nodes: list[Process]) -> list[State]:
@@ -53,12 +59,10 @@ def meet(*nodes: Process) -> None:
 
 def swarm_of(tmp_path: Path, count: int) -> list[Process]:
     """So many processes in one swarm, each with a folder."""
-    nodes = [Process("n0", tmp_path / "n0", checkpoint_s=0.1)]
+    nodes = [Process("n0", tmp_path / "n0", **OFTEN)]
     address = nodes[0].hear("joined").address
     for index in range(1, count):
-        node = Process(
-            f"n{index}", tmp_path / f"n{index}", checkpoint_s=0.1, seed=index, peers=[address]
-        )
+        node = Process(f"n{index}", tmp_path / f"n{index}", **OFTEN, seed=index, peers=[address])
         node.hear("joined")
         nodes.append(node)
     for node in nodes:  # until all vote: what a newcomer has, the others may close without it
@@ -70,7 +74,7 @@ def swarm_of(tmp_path: Path, count: int) -> list[Process]:
 
 def back(node: Process, folder: Path, **join: object) -> tuple[Process, State]:
     """Started again, after it was killed; and whether it is still itself."""
-    again = Process(node.name, folder, checkpoint_s=0.1, **join)
+    again = Process(node.name, folder, **OFTEN, **join)
     state = again.hear("joined")
     assert state.name == node.name
     assert state.epoch > max(each.epoch for each in node.states + node.saved)
@@ -132,7 +136,7 @@ def test_two_come_back_at_once_each_with_the_other_for_a_seed_peer(tmp_path: Pat
         for mine, other in (ports, reversed(ports))
     ]
     nodes = [
-        Process(f"n{index}", tmp_path / f"n{index}", checkpoint_s=0.1, seed=index, **way)
+        Process(f"n{index}", tmp_path / f"n{index}", **OFTEN, seed=index, **way)
         for index, way in enumerate(ways)
     ]
     with ended(*nodes):
@@ -146,7 +150,7 @@ def test_two_come_back_at_once_each_with_the_other_for_a_seed_peer(tmp_path: Pat
         for node in nodes:
             node.kill()
     again = [
-        Process(f"n{index}", tmp_path / f"n{index}", checkpoint_s=0.1, seed=index, **way)
+        Process(f"n{index}", tmp_path / f"n{index}", **OFTEN, seed=index, **way)
         for index, way in enumerate(ways)
     ]
     with ended(*again):
@@ -185,10 +189,10 @@ def test_the_run_was_founded_anew(tmp_path: Path) -> None:
         nodes[1].hear("saved")
         for node in nodes:
             node.kill()
-    founder = Process("n0", tmp_path / "elsewhere", checkpoint_s=0.1)
+    founder = Process("n0", tmp_path / "elsewhere", **OFTEN)
     with ended(founder):
         new = founder.hear("joined")
-        second = Process("n1", tmp_path / "n1", checkpoint_s=0.1, peers=[new.address])
+        second = Process("n1", tmp_path / "n1", **OFTEN, peers=[new.address])
         with ended(second):
             state = second.hear("joined")
             assert state.swarm == new.swarm != nodes[0].states[0].swarm
@@ -276,32 +280,35 @@ def test_another_model_is_refused_before_anything_is_touched(tmp_path: Path) -> 
     model = torch.nn.Linear(8, 1)
     before = model.weight.clone()
     with pytest.raises(CheckpointError, match="another model"):
-        murmurate.join(model, sgd(model), run="test", name="a", checkpoint=tmp_path)
+        murmurate.join(model, sgd(model), run="test", name="a", rule="sum", checkpoint=tmp_path)
     assert torch.equal(model.weight, before)
     threads = [thread.name for thread in threading.enumerate()]
     assert "murmurate" not in threads
     assert "keeper" not in threads
 
 
-def test_ctrl_c_never_comes_between_weights_and_clock(tmp_path: Path) -> None:
+def test_ctrl_c_never_comes_between_weights_and_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits for the end of a step; then it is raised as ever."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     node = Node("a", checkpoint=tmp_path)
     node.step()
     raised = []
-    fold = node.swarm._runtime.fold
+    port = node.swarm.runtime.training
+    fold = port.fold
 
-    def interrupted(count: int) -> bool:
+    def interrupted(count: int) -> Folds:
         signal.raise_signal(signal.SIGINT)
         raised.append(True)  # nothing was raised here
         return fold(count)
 
-    node.swarm._runtime.fold = interrupted  # type: ignore[method-assign]
-    node.swarm._runtime.waiting = lambda: True  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        node.step()
+    with monkeypatch.context() as patched:
+        patched.setattr(port, "fold", interrupted)
+        patched.setattr(port, "waiting", lambda: [Decided()])
+        with pytest.raises(KeyboardInterrupt):
+            node.step()
     assert raised == [True]
-    del node.swarm._runtime.fold, node.swarm._runtime.waiting
     node.step()
     node.swarm.leave()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -313,16 +320,16 @@ def test_what_was_torn_is_neither_kept_nor_passed_on(
 ) -> None:
     node = Node("a", checkpoint=tmp_path)
     node.step()
-    runtime = node.swarm._runtime
+    runtime = node.swarm.runtime
 
     def torn(*_: object) -> None:
-        runtime.weights.add_(1.0)
+        runtime.training.weights.add_(1.0)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(runtime.peer, where, torn)
-        with runtime.lock:
-            runtime._deliver("b", Decided())
+        broken.setattr(runtime.look(lambda here: here.peer), where, torn)
+        one = Delivery("b", Decided(), nothing)
+        runtime.look(lambda here: here.driver.inbox.append(one))
         with pytest.raises(KeyboardInterrupt):
             node.step()
     node.swarm.leave()
@@ -377,7 +384,7 @@ def test_a_disk_in_trouble(tmpfs: Path, trouble: str, caplog: pytest.LogCaptureF
         model=model,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-6),
     )
-    keeper = node.swarm._runtime.keeper
+    keeper = node.swarm.runtime.look(lambda here: here.keeper)
     assert keeper is not None
     wait_for(lambda: len(keeper.saved) == 1)
     path = fill(tmpfs) if trouble == "full" else None
@@ -420,19 +427,22 @@ def test_what_follows_a_vow_that_is_not_durable_does_not_leave_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node("a", checkpoint=tmp_path)
-    runtime = node.swarm._runtime
     effects: list[Effect] = [Save("vow", Vow(1, (1, "a"))), Send("b", SnapshotRequest())]
-    sent: list[Send] = []
-    monkeypatch.setattr(runtime, "_outgoing", sent)
-    with runtime.lock:
-        with monkeypatch.context() as broken:
-            broken.setattr(Folder, "put", _full)
-            runtime._carry_out(effects)
-        assert sent == []
-        runtime._carry_out(effects)
-        assert sent == effects[1:]
-        sent.clear()
-    monkeypatch.undo()
+
+    def asked_twice(here: NodeState) -> None:
+        driver = here.driver
+        before = list(driver.outgoing)
+        with monkeypatch.context() as asked:
+            asked.setattr(here.peer, "heard", lambda *_, **__: effects)
+            with monkeypatch.context() as broken:
+                broken.setattr(Folder, "put", _full)
+                driver.heard("b", time.monotonic())
+            assert list(driver.outgoing) == before
+            driver.heard("b", time.monotonic())
+            assert list(driver.outgoing) == [*before, *effects[1:]]
+            driver.outgoing.pop()
+
+    node.swarm.runtime.look(asked_twice)
     node.swarm.leave()
 
 
@@ -449,7 +459,7 @@ def test_exit_code_3(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(3)}, tmp_path / "checkpoint-000000000001.safetensors")
     words = ["node", "--checkpoint", str(tmp_path), "--name", "a", "--samples", "10"]
     done = subprocess.run(
-        [sys.executable, "-m", "murmurate.cli", *words],
+        [sys.executable, "-m", "murmurate", *words],
         capture_output=True,
         text=True,
         check=False,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.integration.processes import Process, State, ended, free_port
 
-from murmurate.io import checkpoint as files
-from murmurate.io.folder import TMP, Folder
+from murmurate.edge.disk import checkpoint as files
+from murmurate.edge.disk.folder import TMP, Folder
 
 KILLS = 100
 WIDTH = 100_000

@@ -18,7 +18,7 @@ from tests.integration.flock import Node, flock, same_weights, sgd, small, train
 from torch import nn
 
 import murmurate
-from murmurate.core.effect import Deliver, Rejoin
+from murmurate.core.effect import Deliver, Effect, Rejoin
 from murmurate.core.message import Decided
 from murmurate.errors import (
     ConfigError,
@@ -214,41 +214,54 @@ def test_steps_that_never_are_finite_are_an_error() -> None:
 def test_a_failure_in_the_background_is_raised_at_the_next_step() -> None:
     with flock(1) as (node,):
         node.step()
-        node.swarm._runtime._fail(LocalProtocolError("the sky fell"))
+        node.swarm.runtime.training.fail(LocalProtocolError("the sky fell"))
         with pytest.raises(LocalProtocolError, match="the sky fell"):
             node.step()
-        node.swarm._runtime._failure = None
+        node.swarm.leave(timeout_s=0.0)  # a wait would raise it again
 
 
 def test_a_bug_in_a_link_is_raised_at_the_next_step() -> None:
     with flock(1) as (node,):
-        node.swarm._runtime.fault(ZeroDivisionError("a bug"))
+        node.swarm.runtime.ears.fault(ZeroDivisionError("a bug"))
         with pytest.raises(ZeroDivisionError):
             node.step()
-        node.swarm._runtime._failure = None
+        node.swarm.leave(timeout_s=0.0)  # a wait would raise it again
 
 
-def test_decisions_that_wait_are_bounded() -> None:
+def does_next(node: Node, monkeypatch: pytest.MonkeyPatch, *effects: Effect) -> None:
+    """What its peer asks for the next time it is looked after; wait until that was carried out."""
+    peer = node.swarm.runtime.look(lambda here: here.peer)
+    done = threading.Event()
+
+    def tick(now: float) -> list[Effect]:
+        monkeypatch.setattr(peer, "tick", ticked)
+        done.set()
+        return list(effects)
+
+    ticked = peer.tick
+    monkeypatch.setattr(peer, "tick", tick)
+    assert done.wait(10.0)
+    node.swarm.runtime.look(lambda here: None)  # that tick is over
+
+
+def test_decisions_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are small messages, which no window of a link holds back."""
     with flock(1) as (node,):
-        runtime = node.swarm._runtime
-        with runtime.lock:
-            for _ in range(1000):
-                runtime._carry_out([Deliver("x", Decided(()))])
-        assert len(runtime._inbox) <= 64
+        does_next(node, monkeypatch, *[Deliver("x", Decided(()))] * 1000)
+        port = node.swarm.runtime.training
+        assert 0 < len(port.waiting()) <= 64
         node.step()
-        assert not runtime.waiting()
+        assert not port.waiting()
 
 
-def test_who_was_voted_out_joins_again_by_itself() -> None:
+def test_who_was_voted_out_joins_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with flock(2) as nodes:
         train_together(nodes, 5)
-        runtime = nodes[1].swarm._runtime
-        first_life = runtime.peer.epoch
-        with runtime.lock:
-            runtime._carry_out([Rejoin("for a test")])
-        assert nodes[1].swarm.follow(lambda: runtime.peer.synced, 10.0)
-        assert runtime.peer.epoch > first_life
+        port = nodes[1].swarm.runtime.training
+        first_life = port.life().epoch
+        does_next(nodes[1], monkeypatch, Rejoin("for a test"))
+        assert nodes[1].swarm.follow(lambda: port.synced, 10.0)
+        assert port.life().epoch > first_life
         train_together(nodes, 5)
         same_weights(nodes)
 
@@ -260,7 +273,9 @@ def test_an_exception_in_the_loop_still_leaves_in_order() -> None:
         optimizer = sgd(model)
         with (
             pytest.raises(ZeroDivisionError),
-            murmurate.join(model, optimizer, run="test", name="b", peers=[nodes[0].swarm.address]),
+            murmurate.join(
+                model, optimizer, run="test", name="b", rule="sum", peers=[nodes[0].swarm.address]
+            ),
         ):
             1 / 0  # noqa: B018
         wait_for(lambda: nodes[0].swarm.members.get("b") in ("left", None))
@@ -275,7 +290,8 @@ def test_sigterm_leaves_in_order() -> None:
             from tests.integration.flock import small, sgd
             model = small(); optimizer = sgd(model)
             with murmurate.join(
-                model, optimizer, run="test", name="b", peers=[{nodes[0].swarm.address!r}]
+                model, optimizer, run="test", name="b", rule="sum",
+                peers=[{nodes[0].swarm.address!r}]
             ) as swarm:
                 print("ready", flush=True)
                 while True:
@@ -296,7 +312,9 @@ def test_sigterm_leaves_in_order() -> None:
 def join_small(**join: Any) -> None:
     model = join.pop("model", None) or small()
     swarm = murmurate.join(
-        model, sgd(model), **{"run": "test", "name": "new", "join_timeout_s": 1.0, **join}
+        model,
+        sgd(model),
+        **{"run": "test", "name": "new", "rule": "sum", "join_timeout_s": 1.0, **join},
     )
     swarm.leave(timeout_s=0.0)
     pytest.fail("it was let in")
@@ -347,7 +365,7 @@ def test_a_port_in_use_is_said_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"rule": "median"}, "rule 'median': expected 'sum' or 'average'"),
+        ({"rule": "median"}, "rule 'median': expected 'shared' or 'capped' or 'sum' or 'average'"),
         ({"topology": "torus"}, "topology 'torus': expected one of full, ring"),
         ({"every": 0}, "every 0"),
         ({"peers": "127.0.0.1:1"}, "expected a list of addresses"),

@@ -23,7 +23,7 @@ def test_the_figures_of_all_processes_add_up_to_the_report(tmp_path: Path) -> No
     file = tmp_path / "out.json"
     words = ["up", "--nodes", str(NODES), "--samples", "60000", "--metrics", "127.0.0.1:0"]
     with subprocess.Popen(
-        [sys.executable, "-m", "murmurate.cli", *words, "--report", str(file)],
+        [sys.executable, "-m", "murmurate", *words, "--report", str(file)],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

@@ -1,10 +1,9 @@
-"""What every transport promises (io/transport.py), asked of each of them."""
+"""What every transport promises (edge/net/transport.py), asked of gRPC, the one there is."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,10 +22,14 @@ from tests.integration.ears import (
     until,
 )
 
-from murmurate.core.averaging import Share
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.gossip.average.push_sum import Share
 from murmurate.core.message import Digest, Generation, Ping, Snapshot, Stamp
 from murmurate.core.message import Push as PushMessage
+from murmurate.edge.net import send_queue
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.edge.net.grpc_transport import GrpcTransport
+from murmurate.edge.net.transport import WINDOW_BYTES, Limits
 from murmurate.errors import (
     ConfigError,
     LocalProtocolError,
@@ -34,25 +37,11 @@ from murmurate.errors import (
     PeerUnavailable,
     SchemaMismatch,
 )
-from murmurate.io import link
-from murmurate.io.grpc_transport import GrpcTransport
-from murmurate.io.memory_transport import Hub
-from murmurate.io.transport import WINDOW_BYTES, Limits, Transport
 
 
-def memory() -> Make:
-    hub = Hub()
-    return lambda limits: hub.transport(limits=limits)
-
-
-def loopback() -> Make:
-    return lambda limits: GrpcTransport("127.0.0.1:0", limits=limits)
-
-
-@pytest.fixture(params=[memory, loopback], ids=["memory", "grpc"])
-def make(request: pytest.FixtureRequest) -> Make:
-    maker: Callable[[], Make] = request.param
-    return maker()
+@pytest.fixture
+def make() -> Make:
+    return lambda limits: GrpcTransport("127.0.0.1:0", limits=limits, credentials=PLAINTEXT)
 
 
 # -- small messages ------------------------------------------------------------------------------
@@ -226,6 +215,9 @@ def test_a_large_message_nobody_wants_is_not_sent(make: Make) -> None:
 
 def test_many_pushes_to_and_fro(make: Make) -> None:
     async def scenario(a: Node, b: Node) -> None:
+        a.transport.post("b", ping(1))
+        await until(lambda: b.ears.got)
+        b.ears.got.clear()
         sent = {"a": 0, "b": 0}
 
         def more(me: Node, to: str) -> None:
@@ -241,6 +233,8 @@ def test_many_pushes_to_and_fro(make: Make) -> None:
         await until(all_there)
         assert [m.stamps[0].dot.seq for m in b.ears.messages] == list(range(1, 201))
         assert [m.stamps[0].dot.seq for m in a.ears.messages] == list(range(1, 201))
+        assert [hello.name for hello in b.ears.hellos] == ["a"]
+        assert a.ears.hellos == [], "it was all said on one link"
 
     run(pair(make, scenario))
 
@@ -312,12 +306,12 @@ def test_a_snapshot_that_is_not_what_its_checksum_says(
     make: Make, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not delivered, counts as a strike, and whoever waits for it is told."""
-    honest = link.told_checksum
+    honest = send_queue.told_checksum
 
     def lie(message: Any, raw: memoryview) -> int:
         return honest(message, raw) ^ (message is lies)
 
-    monkeypatch.setattr(link, "told_checksum", lie)
+    monkeypatch.setattr(send_queue, "told_checksum", lie)
     weights = torch.arange(size, dtype=torch.float32)
     good = Snapshot(weights, Clock(), (Generation(0, ("a", "b")),))
     lies = dataclasses.replace(good)
@@ -352,9 +346,9 @@ def test_a_snapshot_of_another_size_is_refused_before_it_is_sent(make: Make) -> 
         assert expected in str(a.ears.refusals[0][1])
         assert b.ears.got == []
         assert b.ears.broken == []
-        if isinstance(b.transport, GrpcTransport):
-            assert b.transport.bytes_received < 10_000, "only the offer"
-            assert b.transport.depot.used_bytes == 0
+        assert isinstance(b.transport, GrpcTransport)
+        assert b.transport.bytes_received < 10_000, "only the offer"
+        assert b.transport.depot.used_bytes == 0
 
     run(pair(make, scenario, LARGE))
 
@@ -399,11 +393,7 @@ def test_describe(make: Make) -> None:
 
 def test_an_address_that_is_taken(make: Make) -> None:
     async def scenario(a: Node, b: Node) -> None:
-        again: Transport
-        if isinstance(a.transport, GrpcTransport):
-            again = GrpcTransport(a.transport.address)
-        else:
-            again = a.transport.hub.transport(a.transport.address)  # type: ignore[attr-defined]
+        again = GrpcTransport(a.transport.address, credentials=PLAINTEXT)
         with pytest.raises(ConfigError, match=a.transport.address):
             await again.start(Memo("again"))
         await again.stop(0.0)

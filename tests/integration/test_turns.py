@@ -9,15 +9,16 @@ import torch
 from tests.integration.flock import WAIT_S, Node, flock, same_weights, train_together, wait_for
 from torch import nn
 
-from murmurate import joining
+from murmurate.core.codecs.codec import place_of
+from murmurate.core.gossip.peer import Peer
 from murmurate.core.layout import Layout
-from murmurate.core.peer import Peer
-from murmurate.io.codec import place_of
+from murmurate.edge.runtime.node_state import NodeState
+from murmurate.training import gossip
 
 
 @pytest.fixture(autouse=True)
 def _every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "LARGE_BYTES", 0)
+    monkeypatch.setattr(gossip, "LARGE_BYTES", 0)
 
 
 def flat(node: Node) -> torch.Tensor:
@@ -26,16 +27,18 @@ def flat(node: Node) -> torch.Tensor:
 
 def step_with_room(node: Node) -> None:
     """One update is under way at a time: here the last one has arrived."""
-    assert node.swarm.follow(node.swarm._has_room, WAIT_S)
+    assert node.swarm.follow(node.swarm.publisher.has_room, WAIT_S)
     node.step()
 
 
 def places(node: Node) -> list[slice]:
     """Of the updates a node still keeps."""
-    peer = node.swarm._runtime.peer
-    assert isinstance(peer, Peer)
-    with node.swarm._runtime.lock:
-        return [place_of([push]) for push in peer.log]
+
+    def read(here: NodeState) -> list[slice]:
+        assert isinstance(here.peer, Peer)
+        return [place_of([push]) for push in here.peer.log]
+
+    return node.swarm.runtime.look(read)
 
 
 @pytest.mark.parametrize("topology", ["full", "star"])
@@ -85,9 +88,9 @@ def test_what_others_send_comes_below_steps_that_wait_for_their_turn() -> None:
         ahead = flat(one) - one.weights()
         assert ahead.count_nonzero() > 0.5 * ahead.numel(), "three of four parts wait"
         other.step()
-        wait_for(one.swarm._runtime.waiting, "an update of the other")
+        wait_for(lambda: bool(one.swarm.runtime.training.waiting()), "an update of the other")
         before = one.weights()
-        one.swarm.follow(lambda: not one.swarm._runtime.waiting(), WAIT_S)
+        one.swarm.follow(lambda: not one.swarm.runtime.training.waiting(), WAIT_S)
         assert not torch.equal(before, one.weights())
         torch.testing.assert_close(flat(one) - one.weights(), ahead, atol=1e-6, rtol=0)
 
@@ -108,7 +111,7 @@ def test_a_step_that_is_not_finite_is_taken_back_whole() -> None:
         node.step()
         node.swarm.publish()
         good = flat(node).clone()
-        assert node.swarm.follow(node.swarm._has_room, WAIT_S)
+        assert node.swarm.follow(node.swarm.publisher.has_room, WAIT_S)
         with torch.no_grad():
             for parameter in node.model.parameters():
                 parameter.grad = torch.full_like(parameter, float("nan"))
@@ -144,7 +147,7 @@ def test_parameters_that_are_not_in_one_row() -> None:
 def test_half_precision_and_double_are_published_whole() -> None:
     for dtype in (torch.bfloat16, torch.float64):
         model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).to(dtype)
-        assert joining._turns(Layout.of(model)[0]) is None
+        assert gossip.turns_for(Layout.of(model)[0]) is None
 
 
 def test_a_newcomer_in_the_middle() -> None:
@@ -168,7 +171,7 @@ def test_a_newcomer_in_the_middle() -> None:
 def test_large_updates_are_answered_at_once() -> None:
     """Or the next one would wait for the regular comparison of clocks, four times a second."""
     with flock(2) as (one, other):
-        peer = one.swarm._runtime.peer
+        peer = one.swarm.runtime.look(lambda here: here.peer)
         assert isinstance(peer, Peer)
         one.step()
         other.swarm.follow(lambda: len(other.clock) == 1, WAIT_S)

@@ -22,8 +22,10 @@ from pathlib import Path
 
 from tests.k8s.names import DOMAIN, Names
 
-from murmurate.io.grpc_terms import describe
-from murmurate.io.wire import Description
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.edge.net.grpc_terms import describe
+from murmurate.edge.net.transport import Limits
+from murmurate.edge.net.wire import Description
 
 SERVICE = "murmurate-peers"
 PORT, METRICS = 7000, 9464
@@ -89,7 +91,7 @@ class Pod:
         return self.figure("murmurate_step_seconds_count")
 
     def describe(self) -> Description:
-        return asyncio.run(describe(self.address, 10.0))
+        return asyncio.run(describe(self.address, 10.0, Limits(), PLAINTEXT))
 
     def states(self) -> dict[str, str]:
         """Of the members, as this pod sees them."""
@@ -189,7 +191,7 @@ class Cluster:
 
     def _launch(self, name: str, volume: Path, environment: dict[str, str], log: Path) -> list[str]:
         own = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
-        command = [sys.executable, "-m", "murmurate.cli", "node", "--config", str(self.config)]
+        command = [sys.executable, "-m", "murmurate", "node", "--config", str(self.config)]
         return ["unshare", "-m", "sh", "-c", own, str(self.resolv), *command]
 
     def delete(self, *names: str) -> list[Pod]:

@@ -289,7 +289,7 @@ def test_everything_is_denied_that_is_not_allowed(name: str) -> None:
 
 def told(pod: Pod, found: list[Object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the program understands, from the rendered files and variables; they must be right."""
-    from murmurate import config
+    from murmurate.programs.keys import config
     from murmurate_coordinator import config as coordinator_config
 
     monkeypatch.setattr(config, "cannot_listen", lambda *_: "")  # others use this machine's ports

@@ -1,6 +1,6 @@
 """A swarm of paper 000 in virtual time, over the production `Replica` and `Clock`.
 
-Only time and delivery are simulated: one heap of events, one seeded rng, payloads of one number.
+Only time and delivery are simulated: events, one seeded rng, payloads of one number.
 Compute times are uniform from half to one and a half times a node's mean, so no two nodes stay in
 step; the law does not depend on the distribution.
 
@@ -11,7 +11,6 @@ the time it happens. Counting by the time of application needs no correction at 
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Stamp
 from murmurate.core.replica import Fresh, Replica
 from murmurate.core.staleness import Summary
+from murmurate.study.sim.events import Events
 
-START, DONE, ARRIVE = 0, 1, 2
 Update = tuple[tuple[Stamp], torch.Tensor]
 
 
@@ -65,65 +64,58 @@ def run(setting: Setting) -> Seen:
     computing = [False] * n
     seq = [0] * n
     inbox: list[list[Update]] = [[] for _ in range(n)]
-    heap: list[tuple[float, int, int, int, Update | None]] = []
-    number = 0
+    events = Events()
     generator_free_s = 0.0
 
-    def at(time_s: float, kind: int, who: int, message: Update | None) -> None:
-        nonlocal number
-        number += 1
-        heapq.heappush(heap, (time_s, number, kind, who, message))
-
-    def ask_for_batch(now_s: float, who: int) -> None:
+    def ask_for_batch(who: int) -> None:
         nonlocal generator_free_s
-        given_s = max(now_s, generator_free_s)
+        given_s = max(events.time, generator_free_s)
         generator_free_s = given_s + 1 / setting.batches_per_s
-        at(given_s, START, who, None)
+        events.at(given_s, start, who)
 
-    def fold(now_s: float, who: int, message: Update, into: Summary) -> None:
+    def fold(who: int, message: Update, into: Summary) -> None:
         outcome = replicas[who].fold(*message)
         assert isinstance(outcome, Fresh)
-        if now_s >= setting.warm_s:
+        if events.time >= setting.warm_s:
             into.add(outcome.staleness[0])
 
-    def arrive(now_s: float, origin: int, message: Update) -> None:
+    def arrive(origin: int, message: Update) -> None:
         for who in range(n):
             if who == origin:
                 continue
             if setting.between and computing[who]:
                 inbox[who].append(message)
             else:
-                fold(now_s, who, message, seen.remote)
+                fold(who, message, seen.remote)
+
+    def start(who: int) -> None:
+        context[who] = replicas[who].context()
+        started_s[who] = events.time
+        computing[who] = True
+        events.after(setting.means_s[who] * rng.uniform(0.5, 1.5), finish, who)
+
+    def finish(who: int) -> None:
+        computing[who] = False
+        seen.busy += max(0.0, events.time - max(started_s[who], setting.warm_s))
+        seq[who] += 1
+        dot = Dot(f"n{who}", 1, seq[who])
+        payload = torch.tensor([rng.randrange(-(2**40), 2**40)])
+        seen.updates[dot] = payload
+        message = ((Stamp(dot, context[who]),), payload)
+        fold(who, message, seen.own)
+        for waiting in inbox[who]:
+            fold(who, waiting, seen.remote)
+        inbox[who].clear()
+        if setting.delay_s:
+            events.after(setting.delay_s, arrive, who, message)
+        else:
+            arrive(who, message)
+        ask_for_batch(who)
 
     for who, mean_s in enumerate(setting.means_s):
-        at(rng.uniform(0, mean_s), START, who, None)
-    while heap[0][0] < setting.until_s:
-        now_s, _, kind, who, message = heapq.heappop(heap)
-        if kind == START:
-            context[who] = replicas[who].context()
-            started_s[who] = now_s
-            computing[who] = True
-            at(now_s + setting.means_s[who] * rng.uniform(0.5, 1.5), DONE, who, None)
-        elif kind == DONE:
-            computing[who] = False
-            seen.busy += max(0.0, now_s - max(started_s[who], setting.warm_s))
-            seq[who] += 1
-            dot = Dot(f"n{who}", 1, seq[who])
-            payload = torch.tensor([rng.randrange(-(2**40), 2**40)])
-            seen.updates[dot] = payload
-            message = ((Stamp(dot, context[who]),), payload)
-            fold(now_s, who, message, seen.own)
-            for waiting in inbox[who]:
-                fold(now_s, who, waiting, seen.remote)
-            inbox[who].clear()
-            if setting.delay_s:
-                at(now_s + setting.delay_s, ARRIVE, who, message)
-            else:
-                arrive(now_s, who, message)
-            ask_for_batch(now_s, who)
-        else:
-            assert message is not None
-            arrive(now_s, who, message)
+        events.at(rng.uniform(0, mean_s), start, who)
+    while events.next_time < setting.until_s:
+        events.step()
     for who in range(n):
         if computing[who]:
             seen.busy += setting.until_s - max(started_s[who], setting.warm_s)

@@ -2,13 +2,12 @@
 
 Pipelined (004, section 2): a node never waits; it starts on the newest weights that have reached
 it. Nothing a node does depends on what arrives, so a whole run is a few sorted arrays.
-Request-reply (002): a node waits for the reply to each push. Here it does depend, so it is a heap
-of events; versions are production clocks, staleness is their distance.
+Request-reply (002): a node waits for the reply to each push. Here it does depend, so it runs
+on events; versions are production clocks, staleness is their distance.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Stamp
 from murmurate.core.replica import Fresh, Replica
+from murmurate.study.sim.events import Events
 
 Draw = Callable[[tuple[int, int]], NDArray[np.float64]]
 """Compute times of the given shape (nodes, batches)."""
@@ -64,19 +64,25 @@ def request_reply(draw: Callable[[int], float], *, n: int, k: int, gradients: in
     sent = [0] * n
     staleness = [0] * n
     completed = [0] * n
-    heap = [(draw(node), node) for node in range(n)]
-    heapq.heapify(heap)
-    for arrival in range(1, gradients + 1):
-        now_s, node = heapq.heappop(heap)
+    events = Events()
+
+    def arrive(node: int) -> None:
         behind = held[node].distance(hub.clock)
         sent[node] += 1
         staleness[node] += behind
-        if arrival % k == 0:  # the update bears the name of the node whose gradient completed it
+        if (
+            events.happened % k == 0
+        ):  # the update bears the name of the node whose gradient completed it
             completed[node] += 1
             stamp = Stamp(Dot(f"n{node}", 1, completed[node]), held[node])
             assert hub.fold((stamp,), zero) == Fresh((behind,))
         held[node] = hub.context()
-        heapq.heappush(heap, (now_s + draw(node), node))
+        events.after(draw(node), arrive, node)
+
+    for node in range(n):
+        events.at(draw(node), arrive, node)
+    for _ in range(gradients):
+        events.step()
     return Books(
         updates=len(hub.clock),
         gradients=tuple(sent),

@@ -6,7 +6,6 @@ reader of the paper would take: per origin the highest number, or the number of 
 
 from __future__ import annotations
 
-import heapq
 import random
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Stamp
 from murmurate.core.replica import Duplicate, Fresh, Replica
+from murmurate.study.sim.events import Events
 
 NODES = 8
 UPDATES = 1600
@@ -71,13 +71,7 @@ def deliver(how: Delivery, seed: int) -> Tally:
     seq = [0] * NODES
     link_s = [[0.0] * NODES for _ in range(NODES)]
     tally = Tally()
-    number = 0
-    heap: list[tuple[float, int, int, Stamp | None, Twin | None]] = []
-
-    def at(time_s: float, who: int, stamp: Stamp | None, basis: Twin | None) -> None:
-        nonlocal number
-        number += 1
-        heapq.heappush(heap, (time_s, number, who, stamp, basis))
+    events = Events()
 
     def apply(who: int, stamp: Stamp, basis: Twin) -> None:
         outcome = replicas[who].fold((stamp,), zero)
@@ -96,15 +90,9 @@ def deliver(how: Delivery, seed: int) -> Tally:
             tally.count_wrong += l1(basis.count, mine.count) != true
         twins[who] = mine.plus(stamp.dot)
 
-    for who in range(NODES):
-        at(rng.random(), who, None, None)
-    while heap:
-        now_s, _, who, stamp, basis = heapq.heappop(heap)
-        if stamp is not None and basis is not None:
-            apply(who, stamp, basis)
-            continue
+    def publish(who: int) -> None:
         if sum(seq) == UPDATES:
-            continue
+            return
         seq[who] += 1
         context, basis = started[who]
         stamp = Stamp(Dot(str(who), 1, seq[who]), context)
@@ -113,13 +101,18 @@ def deliver(how: Delivery, seed: int) -> Tally:
             if other == who:
                 continue
             for _ in range(1 + (rng.random() < how.twice)):
-                arrival_s = now_s + rng.expovariate(1.0)
+                arrival_s = events.time + rng.expovariate(1.0)
                 if how.fifo:
                     arrival_s = link_s[who][other] = max(arrival_s, link_s[who][other])
                 if rng.random() >= how.loss:
-                    at(arrival_s, other, stamp, basis)
+                    events.at(arrival_s, apply, other, stamp, basis)
         started[who] = (replicas[who].context(), twins[who])
-        at(now_s + rng.expovariate(1.0), who, None, None)
+        events.after(rng.expovariate(1.0), publish, who)
+
+    for who in range(NODES):
+        events.at(rng.random(), publish, who)
+    while events:
+        events.step()
     for replica, twin in zip(replicas, twins, strict=True):
         assert set(replica.clock) == twin.held
     return tally

@@ -14,7 +14,7 @@ from torch import nn
 
 from murmurate.errors import ConfigError
 from murmurate.workloads.fashion_mnist import FashionMnist
-from murmurate_coordinator.virtual import Setting, World
+from murmurate_coordinator.virtual import VirtualSetting, VirtualSubnets
 
 HIDDEN = 512
 SEEDS = (0, 1, 2)
@@ -51,8 +51,8 @@ def points(workload: Wide, rule: str, speeds: dict[str, float]) -> float:
     """Mean accuracy of the assembled model, in points. Each run is printed as it ends."""
     found = []
     for seed in SEEDS:
-        setting = Setting(rule=rule, peers=8, seconds=240, speeds=speeds, seed=seed)
-        run = World(workload, setting).run()
+        setting = VirtualSetting(rule=rule, peers=8, seconds=240, speeds=speeds, seed=seed)
+        run = VirtualSubnets(workload, setting).run()
         plain, masked = 100 * run.evaluation.accuracy, 100 * run.masked.accuracy
         print(f"{rule} {speeds} seed {seed}: {plain:.2f}, masked {masked:.2f}", flush=True)
         found.append(plain)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 from tests.paper.hub_swarm import outstanding, request_reply
 
-from murmurate.core.staleness import request_reply_expected
+from murmurate.core.theory import request_reply_expected
 
 SPEEDS = {
     "equal": [1.0] * 6,

@@ -1,7 +1,7 @@
 """Paper 004, section 3 (Theorem 2), section 4 (Figs. 1 and 2): expected staleness at a hub.
 
 The printed formula is exact for exponential compute times only; `exact_expected` is for all. Its
-derivation is in `murmurate/core/staleness.py`. Each run leaves out its first fifth (the transient
+derivation is in `murmurate/core/theory.py`. Each run leaves out its first fifth (the transient
 of Fig. 2). Equation 3 has its sign reversed; staleness here is M(t) - m, with M(t) the updates
 before the one the gradient enters.
 """
@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.paper.hub_swarm import Draw, pipelined
 
-from murmurate.core.staleness import (
+from murmurate.core.theory import (
     exact_expected,
     paper_expected,
     renewals_exponential,

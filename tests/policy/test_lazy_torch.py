@@ -10,11 +10,11 @@ import pytest
     "module",
     [
         "murmurate",
-        "murmurate.cli",
-        "murmurate.up",
-        "murmurate.status",
+        "murmurate.programs.cli.main",
+        "murmurate.programs.up.up",
+        "murmurate.watch.status",
         "murmurate.watch.top",
-        "murmurate.io.grpc_terms",
+        "murmurate.edge.net.grpc_terms",
         "murmurate_coordinator.cli",
     ],
 )

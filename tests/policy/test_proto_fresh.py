@@ -159,7 +159,7 @@ def test_stubs_and_service_are_of_the_same_time() -> None:
         ("bool skip = 3;", "bool skip = 3;\n  bool more = 4;"),
         ("repeated Stamp stamps = 3;", "Stamp stamps = 3;"),
         ("STATE_LEFT = 4;", "STATE_LEFT = 5;"),
-        ("returns (stream Reply)", "returns (Reply)"),
+        ("returns (stream Frame)", "returns (Frame)"),
         ("oneof kind {", "oneof sort {"),
     ],
 )

@@ -24,7 +24,8 @@ def test_the_ten_lines_run() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    front = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages = [*front, *sorted((ROOT / "docs").rglob("*.md"))]
     broken = [
         (page.name, target)
         for page in pages
@@ -36,4 +37,5 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_every_make_target_it_names_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"\bmake ([a-z0-9-]+)", README)) <= targets
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    assert set(re.findall(r"\bmake ([a-z0-9-]+)", README + contributing)) <= targets

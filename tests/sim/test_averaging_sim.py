@@ -1,4 +1,6 @@
-"""`sim/averaging.py`: it holds for the code as it is, and for none of the mistakes made here."""
+"""`study/sim/averaging.py`: it holds for the code as it is, and for none of the mistakes made
+here.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from murmurate.core.averaging import TWICE, Averager, Merged, Receipt, Share, Stale
+from murmurate.core.gossip.average.push_sum import TWICE, Averager, Merged, Receipt, Share, Stale
 from murmurate.errors import ConfigError, PromiseBroken
-from murmurate.sim.averaging import ERROR_MAX, GRAPHS, LEAK_MAX, MUTANTS, PATTERNS, report, run
+from murmurate.study.sim.averaging import (
+    ERROR_MAX,
+    GRAPHS,
+    LEAK_MAX,
+    MUTANTS,
+    PATTERNS,
+    report,
+    run,
+)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -175,7 +185,7 @@ def test_a_seed_is_one_story(pattern: str) -> None:
 
 
 def test_the_story_does_not_depend_on_the_hash_seed() -> None:
-    code = "from murmurate.sim.averaging import run; print(run(3, nodes=4).trace_hash)"
+    code = "from murmurate.study.sim.averaging import run; print(run(3, nodes=4).trace_hash)"
     environment = {**os.environ, "PYTHONHASHSEED": "1234"}
     command = [sys.executable, "-c", code]
     other = subprocess.run(

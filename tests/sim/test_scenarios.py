@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from murmurate.sim import churn, scale
+from murmurate.study.sim import churn, scale
 
 
 def test_clocks_grow_with_members_not_with_history() -> None:

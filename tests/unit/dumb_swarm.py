@@ -12,9 +12,9 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-from murmurate.io.progress import Progress
-from murmurate.report import History, Json, Sample
-from murmurate.watch.outlook import Outlook
+from murmurate.core.figures.progress import Progress
+from murmurate.core.figures.staleness_forecast import Outlook
+from murmurate.watch.report import History, Json, Sample
 
 Dot = tuple[int, int]
 Clock = list[int]
@@ -44,7 +44,7 @@ class Node:
     sampled: float = 0.0
     told: float = 0.0
     frozen: list[tuple[float, float]] = field(default_factory=list)
-    outlook: Outlook = field(default_factory=Outlook)
+    outlook: Outlook = field(default_factory=lambda: Outlook(random.Random(0)))
     history: History = field(default_factory=History)
     live: list[tuple[float, float]] = field(default_factory=list)
     """What it held to be measured and predicted, now and then."""

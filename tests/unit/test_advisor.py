@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from murmurate.core.partition import analyse, weights_of
-from murmurate_coordinator.advisor import (
+from murmurate_coordinator.solvers.effects import Effect, GiveLease, MemberPush
+from murmurate_coordinator.solvers.subnets.advisor import (
     BEHIND,
     SILENT,
     SILENT_INTERVALS,
@@ -20,7 +21,7 @@ from murmurate_coordinator.advisor import (
     shared_part,
     step_advice,
 )
-from murmurate_coordinator.rules import Effect, Give, Partitioner, Push
+from murmurate_coordinator.solvers.table import new_solver
 
 
 class Flock:
@@ -34,16 +35,16 @@ class Flock:
             model = nn.Sequential(nn.Linear(4, 40), nn.LayerNorm(40), nn.Linear(40, 12), model[1])
             model.append(nn.Linear(12, 2))
         structure = analyse(model, (torch.randn(3, 4),))
-        self.it = Partitioner(
+        self.it = new_solver(
+            rule,
             structure,
             weights_of(model),
-            rule,
             np.random.default_rng(0),
             steps=1,
             founders=len(members),
         )
         self.advisor = Advisor(self.it)
-        self.jobs: dict[str, Give] = {}
+        self.jobs: dict[str, GiveLease] = {}
         self.versions: dict[str, int] = {}
         for name in members:
             self.take(0.0, self.it.join(name))
@@ -51,7 +52,7 @@ class Flock:
     def take(self, now: float, effects: list[Effect]) -> None:
         self.it.check()
         for effect in effects:
-            if isinstance(effect, Give):
+            if isinstance(effect, GiveLease):
                 self.jobs[effect.peer] = effect
                 self.versions[effect.peer] = effect.version
         self.advisor.saw(now, effects)
@@ -62,7 +63,9 @@ class Flock:
             self.versions[name] += 1
             version = self.versions[name]
             values = {k: v.clone() for k, v in job.values.items()}
-            self.take(now, self.it.push(Push(name, job.plan, job.lease, version, 1, 1, values)))
+            self.take(
+                now, self.it.push(MemberPush(name, job.plan, job.lease, version, 1, 1, values))
+            )
 
     def kinds(self, now: float) -> list[tuple[str, str]]:
         return [(each.kind, each.about) for each in self.advisor.advice(now)]

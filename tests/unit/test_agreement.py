@@ -1,4 +1,6 @@
-"""`core/agreement.py`: one decree at a time, by hand and by seeded torture, against a stub view."""
+"""`core/forgetting/agreement.py`: one decree at a time, by hand and by seeded torture, against
+a stub view.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from murmurate.core.agreement import VOTE_INTERVALS, Agreement, Vow
 from murmurate.core.clock import Key
 from murmurate.core.effect import Effect, Save, Send
+from murmurate.core.forgetting.agreement import VOTE_INTERVALS, Agreement, Vow
+from murmurate.core.intervals import Runs
 from murmurate.core.message import (
     Accept,
     Accepted,
@@ -20,7 +23,6 @@ from murmurate.core.message import (
     Prepare,
     Promise,
 )
-from murmurate.core.runs import Runs
 
 X, Y = ("x", 1), ("y", 1)
 """Epochs whose origins are not there to vote."""

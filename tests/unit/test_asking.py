@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from murmurate.core.asking import Asking
+from murmurate.core.gossip.snapshot_request import Asking
 
 LIVE = ("a", "b", "c", "me")
 OTHERS = ["a", "b", "c"]

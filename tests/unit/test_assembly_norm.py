@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from murmurate.core.averaging import Share
+from murmurate.core.admission import ROW, ROWS, payload_problem, square
 from murmurate.core.clock import Clock
-from murmurate.core.gate import ROW, ROWS, payload_problem, square
-from murmurate.io import wire
-from murmurate.io.assembly import _Incoming
-from murmurate.io.link import as_bytes
+from murmurate.core.gossip.average.push_sum import Share
+from murmurate.edge.net import wire
+from murmurate.edge.net.incoming import IncomingMessage
+from murmurate.edge.net.send_queue import as_bytes
 
 
 def came(model: torch.Tensor, cuts: list[int]) -> Share:
     """As it is put together from pieces that end at these bytes."""
     head, payload = wire.take_apart(Share(1, 1, 1, 0.5, model, Clock()))
     raw = as_bytes(payload)
-    incoming = _Incoming(1, len(raw), 0, head)
+    incoming = IncomingMessage(1, len(raw), 0, head)
     for first, last in zip([0, *cuts], [*cuts, len(raw)], strict=True):
         incoming.write(raw[first:last])
     assert incoming.payload is not None

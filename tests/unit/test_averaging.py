@@ -1,4 +1,6 @@
-"""`core/averaging.py`: mass is conserved whatever the network does, and the mean is true."""
+"""`core/gossip/average/push_sum.py`: mass is conserved whatever the network does, and the mean
+is true.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from murmurate.core.averaging import (
+from murmurate.core.clock import Clock, Dot
+from murmurate.core.gossip.average.push_sum import (
     ELSEWHERE,
     GAP,
     TWICE,
@@ -22,7 +25,6 @@ from murmurate.core.averaging import (
     Share,
     mass,
 )
-from murmurate.core.clock import Clock, Dot
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 SIZE = 5

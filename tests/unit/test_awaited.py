@@ -12,8 +12,10 @@ from tests.unit.test_peer import ELEMENTS, Disk, Swarm, founding, value
 
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import Adopted
+from murmurate.core.gossip.config import PeerConfig
+from murmurate.core.gossip.past import Past
+from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import ALIVE, Ack, Rumour, Snapshot
-from murmurate.core.peer import Past, Peer, PeerConfig
 from murmurate.core.replica import Replica
 
 CONFIG = PeerConfig(coalesce=True, leave_behind=True, prune_applied=True, digest_interval_s=0.25)
@@ -46,12 +48,11 @@ class Nodes(Swarm):
             ),
             synced=founder or old is not None,
         )
-        self.peers[name] = made
         for kept, (snapshot, _) in enumerate(files, 1):
             made.checkpointed(snapshot.clock, kept=kept)
         if founder:
             made.checkpointed(Clock())
-        self.carry_out(name, made.join(seeds, self.now))
+        self.begin(name, made, seeds)
 
     def checkpoint(self, *names: str) -> None:
         for name in names or tuple(self.peers):
@@ -64,13 +65,13 @@ class Nodes(Swarm):
 
     def introduce(self, one: str, other: str) -> None:
         word = Rumour(other, self[other].epoch, 0, ALIVE)
-        self.carry_out(one, self[one].receive(other, Ack(0, other, rumours=(word,)), self.now))
+        self.receive(one, other, Ack(0, other, rumours=(word,)))
 
     def publish(self, name: str, *, commit: bool = True) -> Dot:
         by = self[name]
         dot = Dot(name, by.epoch, by.seq + 1)
         self.made.append(dot)
-        self.carry_out(name, by.commit(by.prepare(value(dot), by.context())))
+        self.drivers[name].commit(by.prepare(value(dot), by.context()), self.now)
         self.pump(name)
         return dot
 
@@ -127,7 +128,7 @@ def test_who_left_is_folded_though_another_is_waited_for() -> None:
     nodes.run(0.1)
     nodes.crash("c")
     nodes.run(6.0)  # until it is dead
-    nodes.carry_out("b", nodes["b"].leave(nodes.now))
+    nodes.leave("b")
     nodes.run(10.0)
     assert nodes["a"].standing.awaited(nodes.now) == ["c"]
     assert "b" not in nodes["a"].baseline.roster
@@ -139,7 +140,7 @@ def test_who_was_voted_out_while_i_was_away_is_not_waited_for() -> None:
     s = Swarm("abcd")
     for name in "ad":
         s.run(3.0)
-        s.carry_out(name, s[name].leave(s.now))
+        s.leave(name)
         s.run(6.0)
         assert s[name].settled()
         s.crash(name)

@@ -1,14 +1,16 @@
-"""`core/baseline.py`: clocks of earlier generations are understood exactly, or not at all."""
+"""`core/forgetting/baseline.py`: clocks of earlier generations are understood exactly, or not
+at all.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from murmurate.core.baseline import Baseline
 from murmurate.core.clock import Clock, Dot, Key, Range
+from murmurate.core.forgetting.baseline import Baseline
+from murmurate.core.intervals import Runs
 from murmurate.core.message import Generation, Push, Stamp
-from murmurate.core.runs import Runs
 
 ROSTER = ("a", "b", "c")
 

@@ -22,10 +22,11 @@ from torch import nn
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.layout import Layout
 from murmurate.core.message import Generation, Push, Stamp
+from murmurate.edge.disk import checkpoint as files
+from murmurate.edge.disk.checkpoint import Checkpoint, Damaged
+from murmurate.edge.disk.copies import Copies
 from murmurate.errors import CheckpointError
-from murmurate.instant import Copies, Instant
-from murmurate.io import checkpoint as files
-from murmurate.io.checkpoint import Checkpoint, Damaged
+from murmurate.training.training_state import Instant
 
 
 class Net(nn.Module):

@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from murmurate.core.agreement import Vow
+from murmurate.core.forgetting.agreement import Vow
 from murmurate.core.message import Generation
+from murmurate.edge.disk import identity as memories
+from murmurate.edge.disk import nested
+from murmurate.edge.disk.folder import Folder, checkpoint_name
+from murmurate.edge.disk.identity import NodeIdentity
 from murmurate.errors import CheckpointError
-from murmurate.io import memory as memories
-from murmurate.io import nested
-from murmurate.io.folder import Folder, checkpoint_name
-from murmurate.io.memory import Memory
 
 
 def writes(data: bytes) -> Callable[[BinaryIO], None]:
@@ -164,7 +164,7 @@ def test_setting_aside(tmp_path: Path) -> None:
 # -- the memory ----------------------------------------------------------------------------------
 
 GENERATION = Generation(4, ("a", "b"), ((("c", 3), (1, 4, 7, 9)),), ("c",))
-MEMORY = Memory(
+MEMORY = NodeIdentity(
     run="r",
     rule="sum",
     schema="0f",
@@ -181,7 +181,9 @@ MEMORY = Memory(
 
 @pytest.mark.parametrize("vow", [None, Vow(5, (3, "a")), MEMORY.vow])
 def test_the_memory_comes_back(vow: Vow | None) -> None:
-    memory = Memory(**{name: getattr(MEMORY, name) for name in Memory.__slots__} | {"vow": vow})
+    memory = NodeIdentity(
+        **{name: getattr(MEMORY, name) for name in NodeIdentity.__slots__} | {"vow": vow}
+    )
     assert memories.from_bytes(memories.to_bytes(memory), "it") == memory
 
 

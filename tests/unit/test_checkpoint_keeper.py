@@ -16,17 +16,19 @@ import pytest
 import torch
 from torch import nn
 
-from murmurate import keeper as keeping
-from murmurate.core.agreement import Vow
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.forgetting.agreement import Vow
 from murmurate.core.layout import Layout
 from murmurate.core.message import Generation
+from murmurate.edge.disk import checkpoint as files
+from murmurate.edge.disk import checkpointer as keeping
+from murmurate.edge.disk.checkpoint import Checkpoint
+from murmurate.edge.disk.checkpoint_files import RETRY_S
+from murmurate.edge.disk.checkpointer import Keeper
+from murmurate.edge.disk.copies import Copies
+from murmurate.edge.disk.folder import Folder, checkpoint_name
 from murmurate.errors import CheckpointError, ConfigError
-from murmurate.instant import Copies, Instant
-from murmurate.io import checkpoint as files
-from murmurate.io.checkpoint import Checkpoint
-from murmurate.io.folder import Folder, checkpoint_name
-from murmurate.keeper import Keeper
+from murmurate.training.training_state import Instant
 
 
 def small() -> nn.Module:
@@ -321,7 +323,7 @@ def test_in_the_background_one_at_a_time(disk: Disk) -> None:
     assert keeper.wait(10.0)
     assert disk.numbers == [1]
     assert keeper.age_s < 10.0
-    assert keeper._due_at > 1.0
+    assert keeper.checkpoints.due_at > 1.0
     keeper.soon()
     assert keeper.due(0.0)
 
@@ -350,7 +352,7 @@ def test_a_disk_that_fails_and_recovers(
     assert not told
     assert disk.numbers == [1, 2, 3]
     assert not [name for name in disk.names if name.endswith(".tmp")]
-    assert 0 < keeper._due_at - time.monotonic() <= keeping.RETRY_S
+    assert 0 < keeper.checkpoints.due_at - time.monotonic() <= RETRY_S
     assert keeper.last(instant(7))
     assert told == [3]
     (first, last) = caplog.messages
@@ -363,7 +365,7 @@ def test_slow_writing_takes_a_twentieth_of_the_time(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = filled(disk, 0)
-    keeper.every_s = 1.0
+    keeper.checkpoints.every_s = 1.0
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     write = files.write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from murmurate.cli import main
+from murmurate.programs.cli.main import main
 
 
 @pytest.mark.parametrize(

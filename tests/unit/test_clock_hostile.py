@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 
-from murmurate.core.clock import Clock, Dot, Limits, Range
-from murmurate.core.runs import SEQ_MAX
+from murmurate.core.clock import Clock, ClockLimits, Dot, Range
+from murmurate.core.intervals import SEQ_MAX
 from murmurate.errors import RemoteProtocolError
 
 CPU_S_MAX = 0.05
@@ -222,16 +222,16 @@ def test_truncated_at_every_byte() -> None:
 @pytest.mark.parametrize(
     ("limits", "field"),
     [
-        (Limits(bytes_max=28), "clock"),
-        (Limits(entries_max=1), "clock.entries"),
-        (Limits(runs_max=2), "clock.runs"),
-        (Limits(name_bytes_max=5), "clock.origin"),
-        (Limits(seq_max=7), "clock.seq"),
+        (ClockLimits(bytes_max=28), "clock"),
+        (ClockLimits(entries_max=1), "clock.entries"),
+        (ClockLimits(runs_max=2), "clock.runs"),
+        (ClockLimits(name_bytes_max=5), "clock.origin"),
+        (ClockLimits(seq_max=7), "clock.seq"),
     ],
 )
-def test_each_limit_is_kept(limits: Limits, field: str) -> None:
+def test_each_limit_is_kept(limits: ClockLimits, field: str) -> None:
     data = wire(entry("node-1", 1, (0, 2)), entry("node-2", 1, (2, 0), (4, 0)))
-    roomy = Limits(bytes_max=29, entries_max=2, runs_max=3, name_bytes_max=6, seq_max=9)
+    roomy = ClockLimits(bytes_max=29, entries_max=2, runs_max=3, name_bytes_max=6, seq_max=9)
     assert len(data) == 29
     Clock.from_bytes(data, roomy)
     with pytest.raises(RemoteProtocolError) as caught:

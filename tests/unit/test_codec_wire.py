@@ -14,11 +14,12 @@ from tests.unit.test_wire import PUSH, frame_of, received, sum_of
 from tests.unit.test_wire_hostile import EMPTY, bulk, taken
 
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.codecs.codec import CODED, ROW
+from murmurate.core.codecs.topk import bytes_max
+from murmurate.core.figures.counters import bytes_by_codec
 from murmurate.core.message import PARTS_MAX, Push, Snapshot, Stamp, summed
+from murmurate.edge.net import wire
 from murmurate.errors import RemoteProtocolError
-from murmurate.io import wire
-from murmurate.io.codec import CODED, ROW
-from murmurate.io.topk import bytes_max
 from murmurate.v1 import peer_pb2 as pb
 
 SIZE = 3 * ROW + 5
@@ -66,11 +67,11 @@ def test_what_was_received_is_passed_on_as_it_came() -> None:
 
 
 def test_bytes_are_counted_by_codec() -> None:
-    assert wire.bytes_by_codec(push("int8", "topk")) == [
+    assert bytes_by_codec(push("int8", "topk")) == [
         (part.codec, part.nbytes) for part in push("int8", "topk").parts
     ]
-    assert wire.bytes_by_codec(PUSH) == [("fp32", 24)]
-    assert wire.bytes_by_codec(Snapshot(torch.zeros(4).double(), Clock(), ())) == [("fp64", 32)]
+    assert bytes_by_codec(PUSH) == [("fp32", 24)]
+    assert bytes_by_codec(Snapshot(torch.zeros(4).double(), Clock(), ())) == [("fp64", 32)]
 
 
 def test_generated_code_reads_the_parts() -> None:
@@ -200,11 +201,11 @@ def test_a_small_message_stays_small() -> None:
 def test_memory_for_forms_of_any_size_is_not_kept_by_size() -> None:
     """A sender chooses how many entries a top-k has: each size would keep its block for ever."""
     from murmurate.core import buffers
-    from murmurate.io.assembly import _Incoming
+    from murmurate.edge.net.incoming import IncomingMessage
 
     kept = set(buffers._free)
     for entries in range(1 << 19, (1 << 19) + 3):
         parts = (wire.PartHead("topk", 8 * entries),)
         head = wire.PushHead(PUSH.stamps, "f4", 1 << 26, parts)
-        _Incoming(1, 8 * entries, 1, head).allocate()
+        IncomingMessage(1, 8 * entries, 1, head).allocate()
     assert set(buffers._free) == kept

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from murmurate.cli import main
-from murmurate.config import KEYS, Config, key_lines, load
 from murmurate.errors import ConfigError
-from murmurate.values import Shard
+from murmurate.programs.cli.main import main
+from murmurate.programs.keys.config import KEYS, Config, load
+from murmurate.programs.keys.gather import key_lines
+from murmurate.programs.keys.kinds import Shard
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +60,7 @@ def test_option_beats_environment_beats_file_beats_default(tmp_path: Path) -> No
     file.write_text("[train]\nlr = 0.1\nevery = 2\nslow_s = 3\n")
     environment = {"MURMURATE_TRAIN_LR": "0.2", "MURMURATE_TRAIN_EVERY": "3", "PATH": "/bin"}
     train = load(str(file), environment, {"train.lr": "0.3"}).train
-    assert (train.lr, train.every, train.slow_s, train.rule) == (0.3, 3, 3.0, "sum")
+    assert (train.lr, train.every, train.slow_s, train.rule) == (0.3, 3, 3.0, "shared")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_lists_and_flags_from_text() -> None:
         ("[train]\nslow_s = -1", "expected a number from 0 on"),
         ("[train]\nsamples = 0", "expected a whole number from 1 on"),
         ("[train]\nseconds = 0", "expected a number above 0"),
-        ('[train]\nworkload = "digit"', "expected one of digits, fashion-mnist"),
+        ('[train]\nworkload = "digit"', "expected one of digits, digits-bn"),
         ('[train]\nworkload = "digit"', "nearest: digits"),
         ('[train]\nworkload = "none.py:Workload"', "there is no file none.py"),
         ('[train]\nworkload = "none.py"', "expected FILE.py:CLASS"),
@@ -265,7 +266,7 @@ def test_a_wrong_configuration_is_told_without_torch(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("[train]\nlr = nan\n")
     code = (
-        "import sys\nfrom murmurate.cli import main\n"
+        "import sys\nfrom murmurate.programs.cli.main import main\n"
         f"code = main(['node', '--config', {str(file)!r}, '--check-config'])\n"
         "assert 'torch' not in sys.modules and 'grpc' not in sys.modules\nsys.exit(code)"
     )

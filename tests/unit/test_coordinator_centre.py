@@ -13,18 +13,22 @@ from torch import nn
 
 from murmurate.core.partition import analyse, weights_of
 from murmurate.core.partition.structure import Held
-from murmurate.errors import MurmurateError, PeerExists, RemoteProtocolError, SchemaMismatch
-from murmurate.io import coordinator_wire as wire
-from murmurate.io.coordinator_values import (
+from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.pieces import PieceSize
+from murmurate.edge.net.subnet_values import (
     Incoming,
     Outgoing,
     decode_held,
     structure_digest,
 )
-from murmurate_coordinator.centre import Centre, NoRoom
-from murmurate_coordinator.roll import FROZEN_S, GRACE_S, RESTART_S
-from murmurate_coordinator.rules import RULES, Partitioner
-from murmurate_coordinator.saved import LIFE, restore, save
+from murmurate.errors import MurmurateError, PeerExists, RemoteProtocolError, SchemaMismatch
+from murmurate_coordinator.checkpoint import LIFE, restore, save
+from murmurate_coordinator.members import FROZEN_S, GRACE_S, RESTART_S
+from murmurate_coordinator.names import RULES
+from murmurate_coordinator.session_words import NoRoom
+from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.protocol import Solver
+from murmurate_coordinator.solvers.table import new_solver
 
 J = 3
 BATCH = 8
@@ -75,13 +79,13 @@ class Peer:
 
 
 class Table:
-    def __init__(self, rule: str, founders: int = 1, rules: Partitioner | None = None) -> None:
+    def __init__(self, rule: str, founders: int = 1, solver: Solver | None = None) -> None:
         self.now = 100.0
         rng = np.random.default_rng(0)
-        self.rules = rules or Partitioner(
-            STRUCTURE, weights_of(MODEL), rule, rng, steps=J, founders=founders
+        self.solver = solver or new_solver(
+            rule, STRUCTURE, weights_of(MODEL), rng, steps=J, founders=founders
         )
-        self.centre = Centre(self.rules, run="r", instance="c", now=self.now)
+        self.centre = Sessions(self.solver, run="r", instance="c", now=self.now)
         self.peers: dict[int, Peer] = {}
         self.streams = 0
 
@@ -122,8 +126,8 @@ class Table:
             if (give := each.task.give) is not None:
                 assert each.values is not None
                 held = decode_held(STRUCTURE, give.held)
-                into = Incoming("give", STRUCTURE, held, give.value_bytes, give.checksum)
-                for offset, raw in each.values.pieces(100):
+                into = Incoming("give", STRUCTURE, held, give.value_bytes)
+                for offset, raw in each.values.pieces(PieceSize(100)):
                     into.take(offset, raw)
                 peer.give, peer.held, peer.values = give, held, into.values
                 peer.version, peer.steps = give.version, 0
@@ -141,12 +145,11 @@ class Table:
             "steps": peer.steps,
             "samples": peer.steps * BATCH,
             "value_bytes": packed.value_bytes,
-            "checksum": packed.checksum,
         }
         head = wire.Return(**{**said, **lies}, loss=0.5, seconds=0.1 * peer.steps)
         coming = self.centre.announce(peer.name, peer.stream, head)
         if "value_bytes" not in lies:
-            for offset, raw in packed.pieces(100):
+            for offset, raw in packed.pieces(PieceSize(100)):
                 coming.into.take(offset, raw)
         self.centre.push(peer.name, peer.stream, coming, self.now)
         self.carry()
@@ -164,7 +167,7 @@ class Table:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        return {name: value.clone() for name, value in self.rules.weights.items()}
+        return {name: value.clone() for name, value in self.solver.weights.items()}
 
 
 def seated(rule: str, *names: str) -> tuple[Table, list[Peer]]:
@@ -217,8 +220,8 @@ def test_the_model_holds_exactly_what_was_pushed(rule: str) -> None:
             assert np.allclose(after[name].double().numpy(), mean, atol=1e-6), name
         else:
             assert int(after[name]) == J  # batch-norm's counter: the largest
-    assert table.rules.totals.steps == 2 * J
-    assert table.rules.totals.samples == 2 * J * BATCH
+    assert table.solver.totals.steps == 2 * J
+    assert table.solver.totals.samples == 2 * J * BATCH
 
 
 def test_staleness_counts_the_others_pushes() -> None:
@@ -264,12 +267,12 @@ def test_an_answer_that_got_lost_counts_once() -> None:
     assert a.last.taken is not None
     assert a.last.taken.version == 1
     assert same(before, table.weights)
-    assert table.rules.totals.samples == 4 * BATCH
+    assert table.solver.totals.samples == 4 * BATCH
     a.version = 1
     a.train(1)
     table.push(a)
-    assert table.rules.totals.samples == 5 * BATCH
-    assert table.rules.totals.steps == 5
+    assert table.solver.totals.samples == 5 * BATCH
+    assert table.solver.totals.steps == 5
 
 
 def test_a_gift_that_got_lost_is_given_again() -> None:
@@ -304,7 +307,7 @@ def test_units_given_again_stay_whose_they_were(rule: str) -> None:
             assert held is not None
             rows = STRUCTURE.tensors["0.weight"].kept(held)[0]
             assert torch.equal(table.weights["0.weight"][rows], values["0.weight"])
-        table.rules.check()
+        table.solver.check()
 
 
 @pytest.mark.parametrize("rule", ["sync", "once", "fedavg"])
@@ -313,13 +316,13 @@ def test_a_dead_member_does_not_hold_up_a_barrier(rule: str) -> None:
     for peer in (a, b):
         peer.train()
         table.push(peer)
-    plan = table.rules.plan
+    plan = table.solver.plan
     table.gone(c)
     table.wait(GRACE_S - 0.1)
-    assert table.rules.plan == plan
+    assert table.solver.plan == plan
     gives = a.give, b.give
     table.wait(0.2)
-    assert table.rules.plan > plan
+    assert table.solver.plan > plan
     assert (a.give, b.give) != gives
     assert table.centre.late == 1
     assert c.give is not None
@@ -334,7 +337,7 @@ def test_a_dead_member_does_not_hold_up_a_barrier(rule: str) -> None:
     for peer in (a, b):
         peer.train()
         table.push(peer)
-    assert c.give.plan == table.rules.plan
+    assert c.give.plan == table.solver.plan
 
 
 @pytest.mark.parametrize("rule", ["once", "async"])
@@ -346,19 +349,19 @@ def test_a_frozen_member_loses_its_lease_and_may_come_again(rule: str) -> None:
             table.now += 0.5
             table.push(peer)
     if rule == "async":
-        plan = table.rules.plan
+        plan = table.solver.plan
     else:
         a.train()
         table.push(a)
-        plan = table.rules.plan
+        plan = table.solver.plan
     for _ in range(int(FROZEN_S) + 1):
         table.wait(1.0)
         if rule == "async":
             a.train(1)
             table.push(a)
     assert table.centre.states()["silent"] == 1
-    assert table.rules.plan > plan
-    assert "b" not in table.rules.members
+    assert table.solver.plan > plan
+    assert "b" not in table.solver.members
     assert any("b has not pushed" in line for line in table.centre.lines.warnings)
     b.train()
     before = table.weights
@@ -366,7 +369,7 @@ def test_a_frozen_member_loses_its_lease_and_may_come_again(rule: str) -> None:
     answers = [t for t in b.told if t.not_taken is not None]
     assert [t.not_taken.reason for t in answers if t.not_taken] == ["over"]
     assert same(before, table.weights)
-    assert "b" in table.rules.members
+    assert "b" in table.solver.members
     assert table.centre.states()["silent"] == 0
 
 
@@ -398,7 +401,7 @@ def test_another_process_takes_the_name_only_when_the_first_is_gone() -> None:
     welcome = table.hello(twin)
     assert not welcome.lease_holds
     assert twin.give is not None
-    assert table.rules.members.keys() == {"a", "b"}
+    assert table.solver.members.keys() == {"a", "b"}
 
 
 def test_a_new_stream_of_the_same_process_ends_the_old_one() -> None:
@@ -428,12 +431,12 @@ def test_a_push_that_lies_changes_nothing(lies: dict[str, Any], reason: str) -> 
     a.train()
     table.push(a)
     a.train()
-    before, counted = table.weights, table.rules.totals.refused[reason]
+    before, counted = table.weights, table.solver.totals.refused[reason]
     table.push(a, **lies)
     assert a.last.not_taken is not None
     assert a.last.not_taken.reason == reason
     assert same(before, table.weights)
-    assert table.rules.totals.refused[reason] == counted + 1
+    assert table.solver.totals.refused[reason] == counted + 1
     table.push(a)
     assert a.last.taken is not None
 
@@ -492,7 +495,7 @@ def test_who_does_not_fit_is_told_why(
     table, _ = seated("async", "a", "b")
     with pytest.raises(error, match=says):
         table.hello(Peer("x"), **changed)
-    assert table.rules.members.keys() == {"a", "b"}
+    assert table.solver.members.keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize("rule", ["sync", "async", "lease"])
@@ -510,8 +513,8 @@ def test_more_members_than_units(rule: str) -> None:
                 seat.train(1)
                 table.push(seat)
     assert refused >= 4
-    assert table.rules.totals.refused["full"] == refused
-    table.rules.check()
+    assert table.solver.totals.refused["full"] == refused
+    table.solver.check()
 
 
 # -- a model that nobody may hold -----------------------------------------------------------------
@@ -532,7 +535,7 @@ def test_a_model_larger_than_every_member(rule: str) -> None:
                 peer.train()
                 table.push(peer)
     assert all(peer.give is not None for peer in peers)
-    assert min(table.rules.coverage().values()) > (0.99 if rule in ("sync", "lease") else 0.2)
+    assert min(table.solver.coverage().values()) > (0.99 if rule in ("sync", "lease") else 0.2)
 
 
 # -- shares that follow speed ---------------------------------------------------------------------
@@ -557,10 +560,9 @@ def test_who_is_faster_gets_more(rule: str) -> None:
                 samples=peer.steps,
                 seconds=seconds * peer.steps / J,
                 value_bytes=packed.value_bytes,
-                checksum=packed.checksum,
             )
             coming = table.centre.announce(peer.name, peer.stream, head)
-            for offset, raw in packed.pieces():
+            for offset, raw in packed.pieces(PieceSize()):
                 coming.into.take(offset, raw)
             table.centre.push(peer.name, peer.stream, coming, table.now)
             table.carry()
@@ -587,7 +589,7 @@ def test_the_last_pushes_are_in_and_nothing_is_given_any_more(rule: str) -> None
         table.carry()
         assert peer.ended
     assert (a.give, b.give) == gives
-    assert table.rules.totals.steps == 4
+    assert table.solver.totals.steps == 4
     assert table.centre.awaited == 0
     with pytest.raises(NoRoom, match="the run is over"):
         table.hello(Peer("late"))
@@ -598,10 +600,10 @@ def test_the_last_pushes_are_in_and_nothing_is_given_any_more(rule: str) -> None
 
 def reborn(table: Table) -> Table:
     """What a checkpoint of this instant comes to, and the old one is gone."""
-    saved = save(table.rules)
-    rules = restore(saved, STRUCTURE, np.random.default_rng(5), steps=J, founders=1)
-    new = Table(table.rules.rule, rules=rules)
-    new.now = new.centre.roll.seats["a"].away_s
+    saved = save(table.solver)
+    solver = restore(saved, STRUCTURE, np.random.default_rng(5), steps=J, founders=1)
+    new = Table(table.solver.rule, solver=solver)
+    new.now = new.centre.members.seats["a"].away_s
     return new
 
 
@@ -613,7 +615,7 @@ def test_from_a_checkpoint_it_is_the_same(rule: str) -> None:
     table.push(a)
     new = reborn(table)
     assert same(table.weights, new.weights)
-    assert new.rules.plan == table.rules.plan
+    assert new.solver.plan == table.solver.plan
     twins = []
     for peer in (a, b):
         twin = Peer(peer.name, peer.instance, peer.width, give=peer.give, held=peer.held)
@@ -629,13 +631,13 @@ def test_from_a_checkpoint_it_is_the_same(rule: str) -> None:
             one.train()
             at.push(one)
     assert same(table.weights, new.weights)
-    assert new.rules.totals == table.rules.totals
-    assert new.rules.coverage() == table.rules.coverage()
+    assert new.solver.totals == table.solver.totals
+    assert new.solver.coverage() == table.solver.coverage()
     for peer, twin in zip((a, b), twins, strict=True):  # what is drawn next is the same too
         assert peer.give is not None
         assert twin.give is not None
         assert peer.give.held == twin.give.held
-    new.rules.check()
+    new.solver.check()
 
 
 @pytest.mark.parametrize("rule", ["async", "once"])
@@ -661,7 +663,7 @@ def test_pushes_after_the_checkpoint_are_not_lost(rule: str) -> None:
         at.push(peer)
     for name, value in twin_table.weights.items():
         assert torch.allclose(value.double(), new.weights[name].double(), atol=1e-6), name
-    assert new.rules.totals.samples == twin_table.rules.totals.samples
+    assert new.solver.totals.samples == twin_table.solver.totals.samples
 
 
 def test_a_lease_of_a_forgotten_time_is_never_taken_for_a_new_one() -> None:
@@ -698,10 +700,10 @@ def test_after_a_restart_members_have_longer_to_come_back() -> None:
     table, _ = seated("async", "a", "b")
     new = reborn(table)
     new.wait(RESTART_S - 1)
-    assert new.rules.members.keys() == {"a", "b"}
+    assert new.solver.members.keys() == {"a", "b"}
     new.wait(1.5)
-    assert not new.rules.members
-    assert not new.rules.leases
+    assert not new.solver.members
+    assert not new.solver.leases
 
 
 # -- anything may happen ---------------------------------------------------------------------------
@@ -717,7 +719,7 @@ def test_churn(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = Table(rule)
     peers: dict[str, Peer] = {}
-    kept = save(table.rules)
+    kept = save(table.solver)
     for step in range(220):
         table.now += float(rng.exponential(0.3))
         here = [p for p in peers.values() if p.stream and not p.ended]
@@ -727,7 +729,7 @@ def test_churn(rule: str, seed: int) -> None:
             p=[0.55, 0.06, 0.1, 0.04, 0.06, 0.08, 0.03, 0.05, 0.02, 0.01],
         )
         pick = (lambda some: some[int(rng.integers(len(some)))]) if peers else None
-        before, pushes = table.weights, table.rules.totals.pushes
+        before, pushes = table.weights, table.solver.totals.pushes
         if event in ("push", "lie") and trains and pick is not None:
             peer = pick(trains)
             peer.train(1)
@@ -737,7 +739,7 @@ def test_churn(rule: str, seed: int) -> None:
                 table.push(peer, **lie[int(rng.integers(len(lie)))])
             else:
                 table.push(peer)
-            if table.rules.totals.pushes == pushes:
+            if table.solver.totals.pushes == pushes:
                 assert same(before, table.weights)
         elif event == "join" and len(peers) < 7:
             name = f"p{step}"
@@ -765,22 +767,22 @@ def test_churn(rule: str, seed: int) -> None:
             except NoRoom:
                 del peers[peer.name]
                 continue
-            if not welcome.lease_holds and table.rules.lease_of(peer.name) is None:
+            if not welcome.lease_holds and table.solver.lease_of(peer.name) is None:
                 peer.give = None
         elif event == "wait":
             table.wait(float(rng.choice([1.0, GRACE_S + 1, FROZEN_S * 12])))
         elif event == "keep":
-            kept = save(table.rules)
+            kept = save(table.solver)
         elif event == "kill":
-            rules = restore(kept, STRUCTURE, np.random.default_rng(step), steps=J, founders=1)
-            now, table = table.now, Table(rule, rules=rules)
+            solver = restore(kept, STRUCTURE, np.random.default_rng(step), steps=J, founders=1)
+            now, table = table.now, Table(rule, solver=solver)
             table.now = now
-            for seat in table.centre.roll.seats.values():
+            for seat in table.centre.members.seats.values():
                 seat.away_s = now
             for peer in peers.values():
                 peer.stream, peer.ended = 0, False
-        table.rules.check()
-        owners = [lease.owner for lease in table.rules.leases.values()]
+        table.solver.check()
+        owners = [lease.owner for lease in table.solver.leases.values()]
         assert len(owners) == len(set(owners))
         assert all(bool(torch.isfinite(v).all()) for v in table.weights.values())
     # Whatever happened: a member that comes now trains.
@@ -789,9 +791,9 @@ def test_churn(rule: str, seed: int) -> None:
     for peer in [p for p in peers.values() if p.stream]:
         table.gone(peer)
     table.wait(GRACE_S + 1)
-    assert not table.rules.members
+    assert not table.solver.members
     table.hello(last)
     last.train()
-    pushes = table.rules.totals.pushes
+    pushes = table.solver.totals.pushes
     table.push(last)
-    assert table.rules.totals.pushes == pushes + 1
+    assert table.solver.totals.pushes == pushes + 1

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from murmurate.cli import main
 from murmurate.errors import ConfigError
-from murmurate_coordinator import rules
+from murmurate.programs.cli.main import main
 from murmurate_coordinator.config import KEYS, load
-from murmurate_coordinator.own import command, reachable
+from murmurate_coordinator.names import RULES
+from murmurate_coordinator.own_member import command, reachable
+from murmurate_coordinator.solvers.table import SOLVERS
 
 
 def test_defaults_and_what_beats_what(tmp_path: Path) -> None:
@@ -78,4 +79,4 @@ def test_its_own_member_is_a_node_like_any_other() -> None:
 
 
 def test_the_rules_are_those_that_there_are() -> None:
-    assert rules.RULES == ("sync", "once", "async", "lease", "fedavg")
+    assert RULES == tuple(SOLVERS) == ("sync", "once", "async", "lease", "fedavg")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,17 +15,12 @@ import pytest
 import torch
 from tests.unit.partition_models import MODELS
 
+from murmurate.core.intervals import SEQ_MAX
 from murmurate.core.partition import analyse, deal, part_of, weights_of
 from murmurate.core.partition.structure import Structure
-from murmurate.core.runs import SEQ_MAX
-from murmurate.errors import (
-    ChecksumMismatch,
-    LocalProtocolError,
-    RemoteProtocolError,
-    SchemaMismatch,
-)
-from murmurate.io import coordinator_wire as wire
-from murmurate.io.coordinator_values import (
+from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.pieces import PieceSize
+from murmurate.edge.net.subnet_values import (
     Incoming,
     Outgoing,
     Unwanted,
@@ -32,6 +28,12 @@ from murmurate.io.coordinator_values import (
     encode_held,
     structure_digest,
     value_size,
+)
+from murmurate.errors import (
+    ChecksumMismatch,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SchemaMismatch,
 )
 from murmurate.v1 import coordinator_pb2 as pb
 
@@ -54,9 +56,8 @@ PUSH = wire.Return(
     loss=0.5,
     seconds=1.5,
     value_bytes=3,
-    checksum=2**32 - 1,
 )
-GIVE = wire.Give(plan=5, lease=8, version=0, held=b"\x05", value_bytes=2_000_000, checksum=17)
+GIVE = wire.Give(plan=5, lease=8, version=0, held=b"\x05", value_bytes=2_000_000)
 WELCOME = wire.WorkWelcome(
     run="a-run",
     instance="beef",
@@ -268,8 +269,8 @@ def test_values_come_back_to_the_bit(name: str, piece_bytes: int) -> None:
         sent = part_of(weights_of(model), structure, held)
         out = Outgoing(structure, sent)
         assert out.value_bytes == value_size(structure, held) == structure.nbytes(held)
-        into = Incoming("push", structure, held, out.value_bytes, out.checksum)
-        pieces = list(out.pieces(piece_bytes))
+        into = Incoming("push", structure, held, out.value_bytes)
+        pieces = list(out.pieces(PieceSize(piece_bytes)))
         assert [into.take(offset, raw) for offset, raw in pieces][-1]
         assert {len(raw) for _, raw in pieces[:-1]} <= {piece_bytes}
         got = into.values
@@ -284,19 +285,18 @@ def test_values_that_lie_otherwise_in_memory_are_sent_in_rows() -> None:
     held = structure.everything()
     sent = {n: v.detach() for n, v in weights_of(model).items()}
     turned = {n: v.t().contiguous().t() if v.dim() == 2 else v for n, v in sent.items()}
-    assert Outgoing(structure, turned).checksum == Outgoing(structure, sent).checksum
-    assert b"".join(r for _, r in Outgoing(structure, turned).pieces()) == b"".join(
+    assert b"".join(r for _, r in Outgoing(structure, turned).pieces(PieceSize())) == b"".join(
         v.numpy().tobytes() for v in sent.values()
     )
     assert value_size(structure, held) == Outgoing(structure, sent).value_bytes
 
 
-def _incoming(checksum_off: int = 0) -> tuple[Incoming, list[tuple[int, bytes]]]:
+def _incoming() -> tuple[Incoming, list[tuple[int, bytes]]]:
     model, structure = _found("mlp")
     held = deal(structure, [1, 1], np.random.default_rng(0))[0]
     out = Outgoing(structure, part_of(weights_of(model), structure, held))
-    into = Incoming("give", structure, held, out.value_bytes, out.checksum ^ checksum_off)
-    return into, list(out.pieces(100))
+    into = Incoming("give", structure, held, out.value_bytes)
+    return into, list(out.pieces(PieceSize(100)))
 
 
 def test_pieces_that_do_not_fit_are_refused() -> None:
@@ -314,19 +314,38 @@ def test_pieces_that_do_not_fit_are_refused() -> None:
         _ = into.values
 
 
-def test_values_with_another_checksum_are_refused() -> None:
-    into, pieces = _incoming(checksum_off=1)
-    for piece in pieces[:-1]:
-        into.take(*piece)
-    with pytest.raises(ChecksumMismatch, match=r"give\.checksum"):
-        into.take(*pieces[-1])
+@pytest.mark.parametrize(
+    ("encode", "decode", "message"),
+    [
+        (wire.encode_work, wire.decode_work, wire.Work(offset=64, raw=b"values")),
+        (wire.encode_work, wire.decode_work, wire.Work(push=PUSH, raw=b"values")),
+        (wire.encode_task, wire.decode_task, wire.Task(give=GIVE, raw=b"values")),
+    ],
+)
+def test_a_piece_that_is_not_what_its_checksum_says_is_refused(
+    encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], message: Any
+) -> None:
+    data = encode(message)
+    assert decode(data).checksum == zlib.crc32(b"values")
+    place = data.rindex(b"values")
+    for at in range(place, len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(ChecksumMismatch, match=r"\.checksum: [0-9a-f]{8} of what arrived"):
+                decode(bytes(damaged))
+    none = bytearray(data)
+    crc = data.index(zlib.crc32(b"values").to_bytes(4, "little"))
+    none[crc - 1 : crc + 4] = b""
+    with pytest.raises(ChecksumMismatch, match="not 00000000"):
+        decode(bytes(none))
 
 
 def test_another_size_is_refused_before_anything_is_allocated() -> None:
     _, structure = _found("mlp")
     held = structure.everything()
     with pytest.raises(RemoteProtocolError, match=r"push.value_bytes: 1099511627776, expected"):
-        Incoming("push", structure, held, 1 << 40, 0)
+        Incoming("push", structure, held, 1 << 40)
 
 
 def test_values_nobody_wants_must_be_in_order_too() -> None:

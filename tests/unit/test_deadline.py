@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from murmurate.io.deadline import Deadline
+from murmurate.edge.net.deadline import Deadline
 
 
 def deadline(*took: float) -> Deadline:

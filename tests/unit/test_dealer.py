@@ -1,8 +1,8 @@
 """The dealer of mini-batches: by table, and in a random world against a dumb twin.
 
-Peers keep their books (`core.ledger`) as in production. The twin keeps, for every update that was
-ever published, the batches in it, and for every peer the set of updates it has. At the end each
-batch must be in exactly one update that somebody alive has.
+Peers keep their books (`core.batches.ledger`) as in production. The twin keeps, for every update
+that was ever published, the batches in it, and for every peer the set of updates it has. At the end
+each batch must be in exactly one update that somebody alive has.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from murmurate.core.clock import Clock, Dot, Key
-from murmurate.core.dealer import (
+from murmurate.core.batches.dealer import (
     ABSENT_S,
     AGAIN_S,
     CREDITS_MAX,
@@ -27,7 +26,8 @@ from murmurate.core.dealer import (
     Totals,
     Witness,
 )
-from murmurate.core.ledger import Ledger
+from murmurate.core.batches.ledger import Ledger
+from murmurate.core.clock import Clock, Dot, Key
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 A, B = ("a", 1), ("b", 1)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-from murmurate import entry
 from murmurate.core.clock import Clock
 from murmurate.core.layout import Layout
-from murmurate.entry import Memory, Place, Wish, find_place
+from murmurate.edge.net import dns
+from murmurate.edge.net.wire import PROTOCOL_VERSION, Description
+from murmurate.edge.runtime import discovery
+from murmurate.edge.runtime.discovery import Memory, Place, Wish, find_place
 from murmurate.errors import PeerTimeout, PeerUnavailable
-from murmurate.io import names
-from murmurate.io.wire import PROTOCOL_VERSION, Description
 
 LAYOUT = Layout.of(nn.Linear(1, 1))[0]
 NAME = "dns:peers:7000"
@@ -69,9 +69,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         assert list(peers) == [NAME]
         return list(made.listed)
 
-    monkeypatch.setattr(entry, "addresses", look_up)
-    monkeypatch.setattr(entry, "ASK_AGAIN_S", 0.002)
-    monkeypatch.setattr(entry, "SURE_S", 0.05)
+    monkeypatch.setattr(discovery, "addresses", look_up)
+    monkeypatch.setattr(discovery, "ASK_AGAIN_S", 0.002)
+    monkeypatch.setattr(discovery, "SURE_S", 0.05)
     return made
 
 
@@ -223,7 +223,7 @@ def test_a_name_becomes_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> No
         return [four, six, four]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
-    found = asyncio.run(names.addresses(["a:1", NAME, "10.0.0.1:7000"]))
+    found = asyncio.run(dns.addresses(["a:1", NAME, "10.0.0.1:7000"]))
     assert found == ["a:1", "10.0.0.1:7000", "[fd00::1]:7000"]
 
 
@@ -232,7 +232,7 @@ def test_a_name_that_does_not_resolve_is_nobody(monkeypatch: pytest.MonkeyPatch)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert asyncio.run(names.addresses([NAME])) == []
+    assert asyncio.run(dns.addresses([NAME])) == []
 
 
 def test_a_resolver_without_an_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_resolver_without_an_answer_holds_nobody_up(monkeypatch: pytest.Monkey
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(names, "LOOK_UP_S", 0.02)
+    monkeypatch.setattr(dns, "LOOK_UP_S", 0.02)
     began = time.monotonic()
-    assert asyncio.run(names.addresses([NAME])) == []
+    assert asyncio.run(dns.addresses([NAME])) == []
     assert time.monotonic() < began + 0.4

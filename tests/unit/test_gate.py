@@ -1,4 +1,4 @@
-"""`core/gate.py`: the rows of the bad-input table that a peer can judge by itself.
+"""`core/admission.py`: the rows of the bad-input table that a peer can judge by itself.
 
 After every refusal the same gate must give the same answers as one that never saw the message.
 """
@@ -10,14 +10,14 @@ import math
 import pytest
 import torch
 
-from murmurate.core.clock import Clock, Dot, Range
-from murmurate.core.gate import (
+from murmurate.core.admission import (
     NORM_MAX,
     SEQ_JUMP_MAX,
     SEQ_PER_S_MAX,
     Gate,
     payload_problem,
 )
+from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.message import Push, Stamp
 from murmurate.errors import RemoteProtocolError
 

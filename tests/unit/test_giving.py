@@ -11,8 +11,8 @@ import torch
 
 from murmurate.core.clock import Clock
 from murmurate.core.message import Generation, Snapshot
-from murmurate.giving import ALONE_S, GIFTS_MAX, KEEP_S, SHARE_S, Giving
-from murmurate.io.transport import Transport
+from murmurate.edge.net.transport import Transport
+from murmurate.edge.runtime.snapshot_giver import ALONE_S, GIFTS_MAX, KEEP_S, SHARE_S, Giving
 
 LIVE = ("a", "b", "c", "d")
 
@@ -31,7 +31,7 @@ class Giver:
             cast("Transport", self),
             self.weights,
             make=self._make,
-            carry=lambda to, snapshot: self.sent.append((to, snapshot)),
+            carry=self._carry,
             do=self._do,
             now=lambda: self.at,
         )
@@ -45,6 +45,10 @@ class Giver:
         if not self.whole:
             return None
         return Snapshot(self.weights.clone(), Clock(), (Generation(0, ("g",)),))
+
+    def _carry(self, to: str, snapshot: Snapshot) -> bool:
+        self.sent.append((to, snapshot))
+        return True
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(work)

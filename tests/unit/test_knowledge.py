@@ -1,12 +1,14 @@
-"""`core/knowledge.py`: what is believed of the others' clocks, and what follows from it."""
+"""`core/gossip/known_clocks.py`: what is believed of the others' clocks, and what follows from
+it.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from murmurate.core.baseline import Baseline
 from murmurate.core.clock import Clock, Dot, Range
-from murmurate.core.knowledge import Knowledge
+from murmurate.core.forgetting.baseline import Baseline
+from murmurate.core.gossip.known_clocks import Knowledge
 from murmurate.core.message import Generation
 
 A1, A2, A3 = (Dot("a", 1, seq) for seq in (1, 2, 3))

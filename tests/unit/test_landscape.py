@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from murmurate import landscape, plot
+from murmurate import workloads
+from murmurate.core.layout import Layout, tracked
+from murmurate.edge.disk import trajectory
+from murmurate.edge.disk.trajectory import POINTS_MAX, POINTS_MIN, Trajectory
 from murmurate.errors import ConfigError
-from murmurate.watch import trajectory
-from murmurate.watch.trajectory import POINTS_MAX, POINTS_MIN, Trajectory
+from murmurate.study.lab import landscape, plot
 from murmurate.workloads.digits import Digits
 
 
@@ -179,18 +181,37 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
         landscape.of_report(report, tmp_path)
 
 
-def test_statistics_that_were_not_kept_are_missed(tmp_path: Path) -> None:
-    (tmp_path / "normed.py").write_text(
+def normed(folder: Path, more: str = "") -> str:
+    """A workload with batch-norm; `more`: lines of its model's constructor."""
+    (folder / "normed.py").write_text(
         "import torch\n"
         "from murmurate.workloads.digits import Digits\n"
         "class Normed(Digits):\n"
         "    def model(self):\n"
-        "        return torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))\n"
+        "        flat, norm = torch.nn.Flatten(), torch.nn.BatchNorm1d(10)\n"
+        f"        {more or 'pass'}\n"
+        "        return torch.nn.Sequential(flat, torch.nn.Linear(64, 10), norm)\n"
     )
-    spec = f"{tmp_path / 'normed.py'}:Normed"
-    model = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
-    layout, _ = landscape_layout(model)
-    with pytest.raises(ConfigError, match="batch-norm statistics"):
+    return f"{folder / 'normed.py'}:Normed"
+
+
+def test_running_statistics_are_part_of_a_landscape(tmp_path: Path) -> None:
+    spec = normed(tmp_path)
+    model = workloads.load(spec).model()
+    layout, parameters = Layout.of(model, statistics=True)
+    loss = landscape._loss({"workload": spec, "schema": layout.schema}, layout.size)
+    running = [each.tensor for each in tracked(model).values()]
+    flat = layout.gather([*parameters, *running]).double()
+    far = flat.clone()
+    far[layout.statistics] *= -3.0
+    assert loss(flat.numpy()) != loss(far.numpy())
+    assert np.isfinite(loss(far.numpy())), "a variance below zero is none"
+
+
+def test_buffers_that_were_not_kept_are_missed(tmp_path: Path) -> None:
+    spec = normed(tmp_path, "norm.register_buffer('scale', torch.ones(1))")
+    layout, _ = Layout.of(workloads.load(spec).model(), statistics=True)
+    with pytest.raises(ConfigError, match="scale is no weight"):
         landscape._loss({"workload": spec, "schema": layout.schema}, layout.size)
 
 

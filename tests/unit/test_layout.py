@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from murmurate.core.layout import Layout, TensorSpec
+from murmurate.core.layout import Layout, TensorSpec, tracked
 from murmurate.errors import ConfigError
 
 
@@ -173,7 +173,7 @@ def test_in_line_or_not_the_same_comes_out() -> None:
     plain: Any = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     model = copy.deepcopy(plain)
     layout, parameters = lined_up(model)
-    assert layout._in_line(parameters) is not None
+    assert layout.in_line(parameters) is not None
     other, others = Layout.of(plain)
     weights = other.gather(others)
     assert torch.equal(layout.gather(parameters), weights)
@@ -225,7 +225,7 @@ def test_parameters_that_must_stay_where_they_are_stay(what: str) -> None:
     places = [p.data_ptr() for p in model.parameters()]
     layout, parameters = lined_up(model)
     assert [p.data_ptr() for p in parameters] == places
-    assert layout._in_line(parameters) is None
+    assert layout.in_line(parameters) is None
 
 
 def test_one_that_was_moved_afterwards_is_seen() -> None:
@@ -236,3 +236,69 @@ def test_one_that_was_moved_afterwards_is_seen() -> None:
     assert layout.gained(parameters, weights)[:12].sub(1.0).abs().max() < 1e-6
     layout.scatter(weights, parameters)
     assert torch.equal(model.weight.flatten(), weights[:12])
+
+
+# -- running statistics, behind the parameters ---------------------------------------------------
+
+
+def normed() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(2, 3),
+        nn.BatchNorm1d(3),
+        nn.Sequential(
+            nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False)
+        ),
+    )
+
+
+def test_statistics_lie_behind_the_parameters_where_they_are_asked_for() -> None:
+    model = normed()
+    plain, _ = Layout.of(model)
+    layout, parameters = Layout.of(model, statistics=True)
+    names = ["1.running_mean", "1.running_var", "2.0.running_mean", "2.0.running_var"]
+    assert [t.name for t in layout.tensors] == [*(t.name for t in plain.tensors), *names]
+    assert (layout.trained, layout.size, plain.trained) == (plain.size, plain.size + 12, plain.size)
+    assert layout.statistics == slice(plain.size, plain.size + 12)
+    assert list(tracked(model)) == names
+    running = [each.tensor for each in tracked(model).values()]
+    flat = layout.gather([*parameters, *running])
+    assert flat[layout.statistics].tolist() == [0.0] * 3 + [1.0] * 3 + [0.0] * 3 + [1.0] * 3
+
+
+def test_a_model_without_statistics_has_the_layout_it_always_had() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    plain, asked = Layout.of(model)[0], Layout.of(model, statistics=True)[0]
+    assert (plain.schema, plain.tensors, plain.size) == (asked.schema, asked.tensors, asked.size)
+    assert asked.trained == asked.size
+
+
+def test_what_is_asked_of_parameters_leaves_statistics_out() -> None:
+    model = normed()
+    layout, parameters = Layout.of(model, statistics=True)
+    weights = torch.cat((layout.gather(parameters), torch.full((12,), 9.0)))
+    for line_up in (False, True):
+        if line_up:
+            layout.line_up(parameters)
+        assert not layout.gained(parameters, weights).any()
+        assert layout.equal(parameters, weights)
+        assert len(layout.values(parameters, slice(layout.trained - 2, layout.size))) == 2
+        ahead = layout.ahead(parameters, weights, slice(None))
+        ahead.put_back(weights)
+        layout.scatter(weights, parameters)
+        assert layout.equal(parameters, weights)
+        assert all(float(each.tensor.max()) <= 1.0 for each in tracked(model).values())
+
+
+def test_statistics_are_sent_as_the_weights_are_whatever_they_are_in_the_model() -> None:
+    half = normed().half()
+    layout, _ = Layout.of(half, statistics=True)
+    assert layout.dtype == torch.float32
+    assert {t.dtype for t in layout.tensors[-4:]} == {"float32"}
+    wide, _ = Layout.of(normed().double(), statistics=True)
+    assert {t.dtype for t in wide.tensors} == {"float64"}
+
+
+def test_statistics_alone_are_nothing_to_train() -> None:
+    with pytest.raises(ConfigError, match="nothing to do"):
+        Layout.of(nn.BatchNorm1d(3, affine=False), statistics=True)

@@ -9,8 +9,12 @@ import pytest
 import torch
 from tests.unit.partition_models import MODELS
 
+from murmurate.core.figures.counters import Tally
 from murmurate.core.partition import analyse, part_of, weights_of
 from murmurate.core.partition.structure import Held
+from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.pieces import PieceSize
+from murmurate.edge.net.subnet_values import Outgoing, encode_held, structure_digest
 from murmurate.errors import (
     ChecksumMismatch,
     LocalProtocolError,
@@ -19,10 +23,7 @@ from murmurate.errors import (
     RemoteProtocolError,
     SchemaMismatch,
 )
-from murmurate.io import coordinator_wire as wire
-from murmurate.io.coordinator_values import Outgoing, encode_held, structure_digest
-from murmurate.leasing import BAD_PUSHES_MAX, Leasing
-from murmurate.tally import Tally
+from murmurate.training.leasing import BAD_PUSHES_MAX, Leasing
 
 torch.manual_seed(0)
 MODEL = MODELS["mlp"][0]()
@@ -62,10 +63,9 @@ def give(it: Leasing, lease: int, version: int = 0) -> None:
         version=version,
         held=encode_held(HELD),
         value_bytes=out.value_bytes,
-        checksum=out.checksum,
     )
     incoming = it.incoming(said)
-    for offset, raw in out.pieces():
+    for offset, raw in out.pieces(PieceSize()):
         incoming.take(offset, raw)
     it.given(said, incoming.values)
 
@@ -281,7 +281,7 @@ def test_what_trying_again_cannot_help_is_raised_in_the_training_thread() -> Non
     assert not it.broke(RemoteProtocolError("give.held", "what is that"))
     with pytest.raises(SchemaMismatch, match=r"the coordinator: give.held"):
         it.check()
-    assert leasing().broke(ChecksumMismatch("give.checksum", "wrong"))
+    assert leasing().broke(ChecksumMismatch("task.checksum", "wrong"))
     assert leasing(None).broke(PeerExists("somebody has that name"))  # perhaps not for long
     assert not leasing().broke(PeerExists("somebody has that name"))
 
@@ -301,6 +301,11 @@ def test_a_gift_that_is_no_subnet_of_this_model_is_refused() -> None:
         (good, 10, "give.value_bytes: 10, expected"),
     ):
         with pytest.raises(RemoteProtocolError, match=said):
-            it.incoming(
-                wire.Give(plan=1, lease=1, version=0, held=held, value_bytes=size, checksum=0)
-            )
+            it.incoming(wire.Give(plan=1, lease=1, version=0, held=held, value_bytes=size))
+
+
+def test_a_rule_that_this_member_does_not_know() -> None:
+    it = leasing(None)
+    with pytest.raises(SchemaMismatch, match="rule is 'next', this member knows sync, once"):
+        it.welcomed(wire.WorkWelcome(run="r", instance="i", rule="next", steps=3))
+    assert not it.connected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from murmurate.core.ledger import Ledger
+from murmurate.core.batches.ledger import Ledger
 
 
 def book_with(numbers: list[int], group: int = 1, seq: int = 1) -> Ledger:

@@ -8,10 +8,11 @@ import torch
 
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Generation, Ping, Push, Snapshot, Stamp
-from murmurate.io import wire
-from murmurate.io.deadline import Deadline
-from murmurate.io.link import PIECE_BYTES_FIRST, PIECE_BYTES_MIN, Link, Packed
-from murmurate.io.transport import Limits
+from murmurate.edge.net import wire
+from murmurate.edge.net.deadline import Deadline
+from murmurate.edge.net.pieces import PIECE_BYTES_FIRST, PIECE_BYTES_MIN
+from murmurate.edge.net.send_queue import Packed, SendQueue
+from murmurate.edge.net.transport import Limits
 
 MIB = 1 << 20
 NBYTES = 8 * MIB
@@ -23,7 +24,7 @@ class Clocked:
     def __init__(self) -> None:
         self.now = 0.0
         self.stall = Deadline(first=30.0, pause=3.0, most=30.0)
-        self.link = Link(Limits(), lambda: self.now, self.stall)
+        self.link = SendQueue(Limits(), lambda: self.now, self.stall)
 
     def carry(self, nbytes: int = NBYTES) -> None:
         stamp = Stamp(Dot("a", 1, 1), Clock())
@@ -107,3 +108,18 @@ def test_a_bulk_message_waits_until_its_last_byte_has_left() -> None:
     assert seen == [True, True]
     assert not it.link.has_bulk
     assert not it.link.idle  # it has not landed
+
+
+def test_what_has_not_landed_is_lost_with_the_link_and_nothing_waits_then() -> None:
+    it = Clocked()
+    for _ in range(3):
+        it.carry(PIECE_BYTES_FIRST)
+    it.link.post(wire.encode_note(Ping(1)))
+    it.frame(1.0)
+    it.frame(1.0)
+    it.link.on_landed(1)
+    assert len(it.link.broke()) == 2
+    assert it.link.idle
+    assert it.link.free
+    assert it.link.next_frame() is None
+    assert it.link.broke() == []

@@ -1,8 +1,9 @@
-"""`core/membership.py`: formulas by table, the machine by hand, swarms of it in virtual time."""
+"""`core/membership/swim.py`: formulas by table, the machine by hand, swarms of it in virtual
+time.
+"""
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import os
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from murmurate.core import membership
 from murmurate.core.effect import Drop, Effect, Send, Verdict
-from murmurate.core.membership import Membership
+from murmurate.core.membership import swim
+from murmurate.core.membership.rumours import News, newer, retransmissions
+from murmurate.core.membership.swim import Membership
+from murmurate.core.membership.timing import Timing, suspicion_timeout
 from murmurate.core.message import (
     ALIVE,
     DEAD,
@@ -30,9 +33,8 @@ from murmurate.core.message import (
     PingRequest,
     Rumour,
 )
-from murmurate.core.news import News, newer, retransmissions
-from murmurate.core.timing import Timing, suspicion_timeout
 from murmurate.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from murmurate.study.sim.events import Events
 
 LAN = Timing.lan()
 Lost = Callable[[str, str, float], bool]
@@ -43,15 +45,13 @@ class Swarm:
 
     def __init__(self, n: int, rng_seed: int = 0, seeds: int = 1) -> None:
         self.rng = random.Random(rng_seed)
-        self.now = 100.0
+        self.events = Events(100.0)
         self.names = [f"node-{i}" for i in range(n)]
         self.nodes: dict[str, Membership] = {}
         self.lost: Lost = lambda sender, to, now: False
         self.verdicts: list[tuple[float, str, Verdict]] = []
         self.sent: list[tuple[float, str, Send]] = []
         self.frozen: dict[str, float] = {}
-        self._events: list[tuple[float, int, str, str, Any]] = []
-        self._order = itertools.count()
         self._ticking: dict[str, float] = {}
         for name in self.names:
             self.start(name, seeds=self.names[:seeds])
@@ -71,37 +71,41 @@ class Swarm:
                 self.sent.append((self.now, name, effect))
                 if not self.lost(name, effect.to, self.now):
                     delay = 0.001 + 0.004 * self.rng.random()
-                    self._at(self.now + delay, effect.to, name, effect.message)
+                    self.events.after(delay, self._receive, name, effect.to, effect.message)
             elif isinstance(effect, Verdict):
                 self.verdicts.append((self.now, name, effect))
         node = self.nodes[name]
         if node.due < self._ticking[name]:
             self._ticking[name] = node.due
-            self._at(node.due, name, "", node)
+            self.events.at(node.due, self._tick, name, node, node.due)
+
+    @property
+    def now(self) -> float:
+        return self.events.time
 
     def run(self, until: float) -> None:
-        for count in itertools.count():
-            if not self._events or self._events[0][0] > until:
-                break
-            assert count < 50_000, "a storm, or time stands still"
-            at, _, to, sender, what = heapq.heappop(self._events)
-            self.now = at
-            node = self.nodes.get(to)
-            if node is None or (not sender and (what is not node or at != self._ticking[to])):
-                continue
-            if self.frozen.get(to, 0.0) > at:
-                if not sender:
-                    self._ticking[to] = self.frozen[to]
-                self._at(self.frozen[to], to, sender, what)
-            elif sender:
-                self.carry_out(to, node.receive(sender, what, at))
-            else:
-                self._ticking[to] = math.inf
-                self.carry_out(to, node.tick(at))
-        self.now = until
+        before = self.events.happened
+        self.events.run_until(until, lambda: self.events.happened - before >= 50_000)
+        assert self.now == until, "a storm, or time stands still"
 
-    def _at(self, at: float, to: str, sender: str, what: Any) -> None:
-        heapq.heappush(self._events, (at, next(self._order), to, sender, what))
+    def _receive(self, sender: str, to: str, message: Any) -> None:
+        node = self.nodes.get(to)
+        if node is None:
+            return
+        if self.frozen.get(to, 0.0) > self.now:
+            self.events.at(self.frozen[to], self._receive, sender, to, message)
+        else:
+            self.carry_out(to, node.receive(sender, message, self.now))
+
+    def _tick(self, name: str, node: Membership, due: float) -> None:
+        if self.nodes.get(name) is not node or due != self._ticking[name]:
+            return
+        if self.frozen.get(name, 0.0) > self.now:
+            self._ticking[name] = self.frozen[name]
+            self.events.at(self.frozen[name], self._tick, name, node, self.frozen[name])
+        else:
+            self._ticking[name] = math.inf
+            self.carry_out(name, node.tick(self.now))
 
     def settle(self, seconds: float = 5.0) -> Swarm:
         """Let everybody find everybody; what happened until now does not count."""
@@ -374,17 +378,17 @@ def test_forgetting() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     node = alone("b")
-    for i in range(3 * membership.GRAVES_MAX):
+    for i in range(3 * swim.GRAVES_MAX):
         node.receive("b", Ack(0, "b", rumours=(said("b", f"x{i}", LEFT),)), 11.0)
-    assert len(node._graves) == membership.GRAVES_MAX
+    assert len(node._graves) == swim.GRAVES_MAX
     assert len(node.rumours()) == 2
     for i in range(1000):
         node.receive("b", Ack(0, "b", rumours=(said("b", "b", SUSPECT, incarnation=i),)), 11.0)
     assert len(node._order) <= 2 * len(node.rumours())
     for i in range(100):
         node.receive("c", PingRequest(i, "b"), 11.0)
-    assert sum(map(len, node._relays.values())) == membership.RELAYS_MAX
-    monkeypatch.setattr(membership, "MEMBERS_MAX", 3)
+    assert sum(map(len, node._relays.values())) == swim.RELAYS_MAX
+    monkeypatch.setattr(swim, "MEMBERS_MAX", 3)
     effects = node.learn([alive("c"), alive("d"), alive("e")], 12.0)
     assert len(node.rumours()) == 3
     assert [e.detail for e in effects if isinstance(e, Drop)] == ["d", "e"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import shutil
 import subprocess
 from bisect import bisect_left
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,36 +17,37 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from murmurate.core.clock import Dot
 from murmurate.core.effect import Applied
+from murmurate.core.figures.counters import NAMES_MAX, OTHER, Tally
+from murmurate.core.figures.figure import STALENESS_BOUNDS, FigureKind, few
+from murmurate.core.figures.sources import Keeping, NodeInstant
+from murmurate.core.figures.staleness_forecast import Outlook
+from murmurate.core.figures.table import COORDINATOR, FIGURES, MEMBER, NODE, values
 from murmurate.core.staleness import Summary
-from murmurate.io.metrics import (
-    FAMILIES,
-    STALENESS_BOUNDS,
-    Collector,
-    Histogram,
-    Reading,
-    exposition,
-)
-from murmurate.report import counts
-from murmurate.tally import NAMES_MAX, OTHER, STEP_BOUNDS_S, Tally
-from murmurate.watch.reading import few_longest
+from murmurate.watch.metrics import Collector, Values, exposition
+from murmurate_coordinator.solvers.effects import Reason
 
 DESIGNED = {
     *("updates_published_total", "updates_applied_total", "updates_duplicate_total"),
     *("updates_rejected_total", "staleness_updates_bucket", "staleness_predicted_updates"),
     *("staleness_measured_updates", "step_seconds_bucket", "wait_seconds_total"),
     *("bytes_sent_total", "bytes_received_total", "members", "inbox_updates", "outbox_bytes"),
-    *("loss", "accuracy", "samples_total", "replica_distance", "cc_ratio"),
+    *("loss", "test_loss", "accuracy", "samples_total", "replica_distance", "cc_ratio"),
     *("checkpoint_age_seconds", "certificate_expiry_seconds"),
 }
 """The names of the design."""
 
 
-def reading(**more: Any) -> Reading:
+def instant(tally: Tally | None = None, **more: Any) -> NodeInstant:
     known: dict[str, Any] = {"name": "a", "run": "r", "rule": "sum", "topology": "full"}
-    return Reading(**{**known, "version": "0", **more})
+    known |= {"now": 0.0, "outlook": Outlook(random.Random(0))}
+    return NodeInstant(tally=tally or Tally(), **known, **more)
 
 
-def full(peers: int) -> Reading:
+def reading(tally: Tally | None = None, **more: Any) -> Values:
+    return values(NODE, instant(tally, **more))
+
+
+def full(peers: int) -> Values:
     """Everything is known, among so many peers."""
     tally = Tally()
     for number in range(peers):
@@ -52,36 +55,29 @@ def full(peers: int) -> Reading:
         name = f"node-{number}" if number < NAMES_MAX else OTHER
         tally.sent_to[name] = 1
     tally.step(0.003)
+    tally.publish(1.0)
+    tally.sent_by_codec.update(dict.fromkeys(("fp32", "bf16", "int8", "topk"), 5))
+    tally.rejected.update({f"reason_{number}": 1 for number in range(20)})
+    tally.dropped.update({f"reason_{number}": 1 for number in range(10)})
+    tally.accuracy_of = (0.5,) * 100
+    tally.loss = tally.test_loss = tally.accuracy = tally.flops_per_sample = 1.0
+    tally.validation_loss = tally.validation_accuracy = 1.0
     names = {f"node-{number}": float(number) for number in range(peers)}
-    return reading(
-        staleness=counts(tally.staleness),
-        staleness_total=tally.staleness.total,
-        applied=tally.applied,
-        applied_of=tally.applied_of,
-        staleness_of=tally.staleness_of,
-        sent_to=tally.sent_to,
-        steps=Histogram(STEP_BOUNDS_S, tally.steps, tally.steps_s),
-        silence_s=few_longest(names),
-        sent_by_codec=dict.fromkeys(("fp32", "bf16", "int8", "topk"), 5),
-        rejected={f"reason_{number}": 1 for number in range(20)},
-        dropped={f"reason_{number}": 1 for number in range(10)},
-        accuracy_of=[0.5] * 100,
-        checkpoint_failures=0,
-        **dict.fromkeys(
-            (
-                *("staleness_now", "staleness_predicted", "update_s", "delay_s", "communication"),
-                *("loss", "accuracy", "replica_distance", "cc_ratio", "checkpoint_age_s"),
-                *("checkpoint_every_s", "certificate_expiry_s"),
-            ),
-            1.0,
-        ),
+    known = reading(
+        tally,
+        communication=1.0,
+        replica_distance=1.0,
+        keeping=Keeping(age_s=1.0, every_s=1.0, failures=0),
+        certificate_expiry_s=1.0,
     )
+    foreseen = ("staleness_measured_updates", "staleness_predicted_updates", "delay_seconds")
+    return {**known, **dict.fromkeys(foreseen, 1.0), "peer_silence_seconds": few(names, max)}
 
 
-def shown(given: Reading) -> dict[str, float]:
+def shown(given: Values) -> dict[str, float]:
     """Samples by name and labels, the prefix taken off."""
     registry = CollectorRegistry()
-    registry.register(Collector(lambda: given, FAMILIES))
+    registry.register(Collector(lambda: given, NODE))
     text = generate_latest(registry).decode()
     return {
         sample.name.removeprefix("murmurate_")
@@ -96,9 +92,48 @@ def test_every_name_of_the_design_is_there() -> None:
     assert names >= DESIGNED
 
 
+def documented() -> set[str]:
+    """What docs/metrics.md calls figures, as `name{label}`: its tables, and what a member has."""
+    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
+    text = text.partition("## Figures")[2].partition("### Staleness")[0]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    said = [line for line in text.splitlines() if line.startswith("A member has")]
+    assert rows
+    assert said
+    return set(re.findall(r"`([a-z_]+(?:{[a-z,]+})?)`", "\n".join(rows + said)))
+
+
+def test_the_documentation_has_every_figure_and_no_other() -> None:
+    names = set()
+    for figure in FIGURES:
+        label = f"{{{figure.label}}}" if figure.label else ""
+        match figure.kind:
+            case FigureKind.COUNTER:
+                names.add(f"{figure.name}_total{label}")
+            case FigureKind.INFO:
+                names.add(f"{figure.name}_info{{name,run,rule,topology,version}}")
+            case _:
+                names.add(figure.name + label)
+    assert documented() == names
+
+
+def test_every_reason_of_a_solver_is_there_from_the_start() -> None:
+    (shown,) = [how for figure, how in COORDINATOR if figure.name == "updates_rejected"]
+    assert {str(reason) for reason in Reason} <= set(shown.from_start)
+
+
+def test_no_process_shows_a_figure_twice() -> None:
+    for sheet in (NODE, MEMBER, COORDINATOR):
+        names = [figure.name for figure, _ in sheet]
+        assert len(names) == len(set(names))
+
+
 def test_what_is_not_known_has_no_sample() -> None:
     names = shown(reading())
-    for name in ("loss", "accuracy", "staleness_predicted_updates", "checkpoint_age_seconds"):
+    for name in (
+        *("loss", "test_loss", "accuracy", "validation_loss", "validation_accuracy"),
+        *("staleness_predicted_updates", "checkpoint_age_seconds"),
+    ):
         assert name not in names
     assert names["updates_rejected_total{reason=malformed}"] == 0, "its first rise is seen"
 
@@ -131,7 +166,9 @@ def test_the_histogram_is_exact_also_after_folding(spread: int) -> None:
     values = [rng.randrange(spread) for _ in range(20_000)]
     summary = Summary(values)
     assert summary.folded == (spread == 100_000)
-    samples = shown(reading(staleness=counts(summary), staleness_total=summary.total))
+    tally = Tally()
+    tally.staleness = summary
+    samples = shown(reading(tally))
     ordered = sorted(values)
     for bound in STALENESS_BOUNDS:
         expected = bisect_left(ordered, bound + 1)
@@ -144,7 +181,7 @@ def test_steps_are_counted_up_to_each_bound() -> None:
     tally = Tally()
     for seconds in (0.0005, 0.001, 0.0011, 3600.0):
         tally.step(seconds)
-    samples = shown(reading(steps=Histogram(STEP_BOUNDS_S, tally.steps, tally.steps_s)))
+    samples = shown(reading(tally))
     assert samples["step_seconds_bucket{le=0.001}"] == 2
     assert samples["step_seconds_bucket{le=0.002}"] == 3
     assert samples["step_seconds_bucket{le=60.0}"] == 3
@@ -164,7 +201,7 @@ def test_who_has_a_name_keeps_it() -> None:
 
 
 def test_a_scrape_speaks_the_reader_s_language() -> None:
-    expose = exposition(lambda: full(3), FAMILIES)
+    expose = exposition(lambda: full(3), NODE)
     body, kind = expose("")
     assert kind.startswith("text/plain")
     assert b"murmurate_updates_applied_total 3.0" in body
@@ -175,7 +212,7 @@ def test_a_scrape_speaks_the_reader_s_language() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_has_nothing_to_say() -> None:
-    body, _ = exposition(lambda: full(64), FAMILIES)("")
+    body, _ = exposition(lambda: full(64), NODE)("")
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=body, capture_output=True, check=False
     )

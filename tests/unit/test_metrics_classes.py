@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from murmurate.core.figures.progress import SKETCH_BYTES, Neighbour, Progress
 from murmurate.errors import RemoteProtocolError
-from murmurate.io.progress import SKETCH_BYTES, Neighbour, Progress
-from murmurate.watch.flops import flops_per_sample
 from murmurate.workloads.classification import Classification
+from murmurate.workloads.flops import flops_per_sample
 
 
 class Always(nn.Module):

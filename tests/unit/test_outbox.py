@@ -1,4 +1,6 @@
-"""`core/outbox.py`: a slow link gets fewer, fuller messages, and nothing is lost on the way."""
+"""`core/gossip/outbox.py`: a slow link gets fewer, fuller messages, and nothing is lost on the
+way.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import pytest
 import torch
 
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.gossip.outbox import Outbox
 from murmurate.core.message import STAMPS_MAX, Push, Stamp, summed
-from murmurate.core.outbox import Outbox
 from murmurate.core.replica import Fresh, Replica
 
 ELEMENTS = 3

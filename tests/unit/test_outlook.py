@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from statistics import fmean
 
@@ -10,10 +11,9 @@ import pytest
 import torch
 from tests.unit.dumb_swarm import Swarm
 
-from murmurate.core.staleness import gossip_expected, gossip_expected_unequal
-from murmurate.io.progress import Progress
-from murmurate.report import predicted_staleness
-from murmurate.watch.outlook import (
+from murmurate.core.figures.progress import Progress
+from murmurate.core.figures.sketches import EVERY_S, KEPT, Sketches
+from murmurate.core.figures.staleness_forecast import (
     ARRIVED_MAX,
     MADE_MAX,
     OWN_MAX,
@@ -24,7 +24,8 @@ from murmurate.watch.outlook import (
     Track,
     expected_at,
 )
-from murmurate.watch.sketch import EVERY_S, KEPT, Sketches
+from murmurate.core.theory import gossip_expected, gossip_expected_unequal
+from murmurate.watch.report import predicted_staleness
 
 
 @pytest.mark.parametrize("n", [2, 4, 64])
@@ -128,7 +129,7 @@ def test_own_updates_are_counted_between_two_moments() -> None:
 
 
 def test_nothing_is_foretold_before_all_have_spoken() -> None:
-    outlook = Outlook()
+    outlook = Outlook(random.Random(0))
     assert math.isnan(outlook.predicted())
     outlook.count(0.0, 0, 0.0, 0, 0)
     outlook.count(1.0, 10, 0.5, 10, 0)
@@ -154,7 +155,7 @@ def test_who_fell_silent_is_not_counted_on() -> None:
 
 
 def test_a_new_life_starts_from_nothing() -> None:
-    outlook = Outlook()
+    outlook = Outlook(random.Random(0))
     for turn in range(4):
         word = Progress(
             name="b", epoch=1, version=turn, published=100 * turn, step_s=0.01, at=float(turn)
@@ -166,7 +167,7 @@ def test_a_new_life_starts_from_nothing() -> None:
 
 
 def test_a_delay_is_known_when_both_ends_are() -> None:
-    outlook = Outlook()
+    outlook = Outlook(random.Random(0))
     told = Progress(name="b", epoch=1, version=1, last=5, at=9.0)
     outlook.hear(told, 0.0)
     outlook.arrive("b", 1, 6, 10.25)
@@ -183,7 +184,7 @@ def test_a_delay_is_known_when_both_ends_are() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    outlook = Outlook()
+    outlook = Outlook(random.Random(0))
     outlook.arrive("stranger", 1, 1, 0.0)
     for version in range(20):
         told = Progress(name="b", epoch=1, version=version, last=1000 * version, at=float(version))
@@ -210,7 +211,7 @@ def test_slow_training_is_looked_at_for_longer() -> None:
 
 def test_bursts_are_not_averaged_away() -> None:
     """A machine that is busy half of the time: slower and later, for both nodes at once."""
-    outlook = Outlook()
+    outlook = Outlook(random.Random(0))
     made = compute_s = 0.0
     weighed: list[tuple[float, float]] = []
     for turn in range(200):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from murmurate.pace import (
+from murmurate.edge.runtime.pace import (
     COMPANY,
     INTERVAL_S_MAX,
     LOOK_S,

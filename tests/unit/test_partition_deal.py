@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.partition_twins import nested, share_weights
 from torch import nn
 
 from murmurate.core.partition import (
@@ -20,8 +21,6 @@ from murmurate.core.partition import (
     check_identity,
     coverage,
     deal,
-    nested,
-    share_weights,
 )
 from murmurate.core.partition.cover import MIXED, SPLIT, WHOLE
 from murmurate.errors import ConfigError, PromiseBroken
@@ -126,9 +125,6 @@ def test_nested_shares_overlap_and_are_averaged(structure: Structure) -> None:
     check_identity(structure, shares, overlap=True)
     with pytest.raises(PromiseBroken, match="owned twice"):
         check_identity(structure, shares)
-    for width in (0, -1, 1.5):
-        with pytest.raises(ConfigError, match="width"):
-            nested(structure, [width])
 
 
 def test_a_lost_unit_is_found(structure: Structure) -> None:

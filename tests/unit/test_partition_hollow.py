@@ -8,8 +8,8 @@ import torch
 from tests.unit.partition_models import MODELS
 
 from murmurate.core.partition import analyse, build, cut, deal, observe, part_of, weights_of
+from murmurate.edge.net.subnet_values import structure_digest
 from murmurate.errors import ConfigError
-from murmurate.io.coordinator_values import structure_digest
 
 LOOKS_AT_VALUES = "cross decoder"  # torch's decoder compares masks
 

@@ -12,22 +12,24 @@ from torch import nn
 
 from murmurate.core.partition import Held, Structure, analyse, part_of, weights_of
 from murmurate.errors import ConfigError
-from murmurate_coordinator import rules
-from murmurate_coordinator.plan import Capacity
-from murmurate_coordinator.rules import (
-    BARRIER,
-    KEPT,
-    RULES,
-    Accepted,
+from murmurate_coordinator.checkpoint import restore, save
+from murmurate_coordinator.names import RULES
+from murmurate_coordinator.solvers.effects import (
     Effect,
-    Give,
-    Partitioner,
-    Push,
+    GiveLease,
+    MemberPush,
+    PushAccepted,
+    Reason,
     Refused,
     Waits,
 )
-from murmurate_coordinator.saved import restore, save
+from murmurate_coordinator.solvers.protocol import Capacity, Solver
+from murmurate_coordinator.solvers.subnets.kept import KeptSubnets
+from murmurate_coordinator.solvers.table import SOLVERS, new_solver
 
+BARRIER = tuple(rule for rule in RULES if SOLVERS[rule].barrier)
+KEPT = ("once", "async")
+"""One partition."""
 J = 3
 
 
@@ -70,7 +72,7 @@ class Twin:
             out[name] = full
         return out
 
-    def given(self, gives: list[Give]) -> None:
+    def given(self, gives: list[GiveLease]) -> None:
         for give in gives:
             for number in [n for n, (owner, _) in self.live.items() if owner == give.peer]:
                 del self.live[number]
@@ -88,7 +90,7 @@ class Twin:
         elif not self.barrier:
             self.plan = list(self.live)
 
-    def push(self, push: Push) -> None:
+    def push(self, push: MemberPush) -> None:
         for name, after in push.values.items():
             mask = self.masks[push.lease][name]
             self.ever[name] |= mask
@@ -125,22 +127,22 @@ class Flock:
 
     def __init__(self, rule: str, seed: int, founders: int = 1) -> None:
         self.rng = random.Random(f"{rule}/{seed}")
-        self.it = Partitioner(
-            STRUCTURE, START, rule, np.random.default_rng(seed), steps=J, founders=founders
+        self.it = new_solver(
+            rule, STRUCTURE, START, np.random.default_rng(seed), steps=J, founders=founders
         )
         whole = {name: value.numpy().copy() for name, value in START.items()}
         self.twin = Twin(whole, rule in BARRIER, rule == "fedavg", one_partition=rule in KEPT)
         self.twin.ever = {name: np.zeros(value.shape, bool) for name, value in START.items()}
-        self.job: dict[str, Give] = {}
+        self.job: dict[str, GiveLease] = {}
         self.values: dict[str, dict[str, torch.Tensor]] = {}
         self.versions: dict[str, int] = {}
-        self.late: list[Push] = []
+        self.late: list[MemberPush] = []
         self.gone = 0
         self.steps = 0
         self.noise = torch.Generator().manual_seed(seed)
 
     def take(self, effects: list[Effect]) -> list[Effect]:
-        gives = [effect for effect in effects if isinstance(effect, Give)]
+        gives = [effect for effect in effects if isinstance(effect, GiveLease)]
         for give in gives:
             self.job[give.peer] = give
             self.values[give.peer] = {k: v.clone() for k, v in give.values.items()}
@@ -158,7 +160,7 @@ class Flock:
         speed = self.rng.choice([0.5, 1.0, 1.0, 3.0])
         return self.take(self.it.join(name, Capacity(speed=speed)))
 
-    def train(self, name: str) -> Push:
+    def train(self, name: str) -> MemberPush:
         """J steps on what it has now."""
         values = self.values[name]
         for _ in range(J):
@@ -169,11 +171,11 @@ class Flock:
                     value += 1
         job = self.job[name]
         copies = {k: v.clone() for k, v in values.items()}
-        return Push(name, job.plan, job.lease, self.versions[name] + 1, J, 10, copies)
+        return MemberPush(name, job.plan, job.lease, self.versions[name] + 1, J, 10, copies)
 
-    def push(self, push: Push) -> list[Effect]:
+    def push(self, push: MemberPush) -> list[Effect]:
         effects = self.it.push(push)
-        if isinstance(effects[0], Accepted):
+        if isinstance(effects[0], PushAccepted):
             self.twin.push(push)
             self.versions[push.peer] = effects[0].version
             self.steps += push.steps
@@ -193,6 +195,11 @@ class Flock:
         self.gone += 1
 
 
+def vacant_in(solver: Solver) -> list[str]:
+    """Whose units are kept for a newcomer."""
+    return list(solver._vacant) if isinstance(solver, KeptSubnets) else []
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_schedule(rule: str, seed: int) -> None:
@@ -210,25 +217,25 @@ def test_a_random_schedule(rule: str, seed: int) -> None:
         elif what < 0.19 and flock.it.members:
             gone = flock.rng.random() < 0.5
             flock.it.away(flock.rng.choice(sorted(flock.it.members)), gone=gone)
-        elif what < 0.20 and flock.it._vacant:
-            flock.it.vacate(flock.rng.choice(sorted(flock.it._vacant)))
+        elif what < 0.20 and (vacant := vacant_in(flock.it)):
+            flock.it.vacate(flock.rng.choice(sorted(vacant)))
         elif what < 0.24 and flock.late:
             [refused] = flock.push(flock.rng.choice(flock.late))
             assert isinstance(refused, Refused)
-            assert refused.reason == rules.OVER
+            assert refused.reason == Reason.OVER
         elif flock.job:
             push = flock.train(flock.rng.choice(sorted(flock.job)))
             effects = flock.push(push)
-            assert isinstance(effects[0], Accepted)
+            assert isinstance(effects[0], PushAccepted)
             if flock.rng.random() < 0.2:
                 [again] = flock.push(push)
                 assert isinstance(again, Refused)
-                assert again.reason in (rules.DUPLICATE, rules.OVER)
+                assert again.reason in (Reason.DUPLICATE, Reason.OVER)
         elif not flock.it.members:
             flock.join(f"peer-{next(names)}")
     assert flock.gone > 2
     assert flock.steps == flock.it.totals.steps > 50
-    assert flock.it.totals.refused[rules.OVER] >= 1
+    assert flock.it.totals.refused[Reason.OVER] >= 1
     if rule in BARRIER:  # nobody is stuck: who has no job has pushed, and the barrier waits
         assert flock.job or not flock.it.members
 
@@ -308,7 +315,7 @@ def test_nobody_waits_for_a_newcomer_and_shares_follow_speed() -> None:
     [waits] = flock.take(flock.it.join("b", Capacity(speed=3)))
     assert isinstance(waits, Waits)
     effects = flock.push(flock.train("a"))
-    assert [type(e) for e in effects] == [Accepted, Give, Give]
+    assert [type(e) for e in effects] == [PushAccepted, GiveLease, GiveLease]
     for _ in range(3):
         for name in "ab":
             flock.push(flock.train(name))
@@ -423,27 +430,27 @@ def test_bad_pushes_change_nothing() -> None:
         out = {**good.values, **changes}
         return {name: value for name, value in out.items() if value is not None}
 
-    def push(**changes: object) -> Push:
-        fields = {name: getattr(good, name) for name in Push.__slots__}
-        return Push(**{**fields, **changes})
+    def push(**changes: object) -> MemberPush:
+        fields = {name: getattr(good, name) for name in MemberPush.__slots__}
+        return MemberPush(**{**fields, **changes})
 
     weight, bias = good.values["0.weight"], good.values["5.bias"]
     other = flock.job["b"].lease
     cases = [
-        (push(plan=99), rules.FUTURE),
-        (push(lease=99), rules.FUTURE),
-        (push(version=7), rules.FUTURE),
-        (push(version=0), rules.DUPLICATE),
-        (push(lease=other), rules.NOT_LEASED),
-        (push(peer="mallory"), rules.NOT_LEASED),
-        (push(steps=-1), rules.SHAPES),
-        (push(values=values(**{"0.weight": weight[:-1]})), rules.SHAPES),
-        (push(values=values(**{"0.weight": weight.float()})), rules.SHAPES),
-        (push(values=values(**{"0.weight": None})), rules.SHAPES),
-        (push(values=values(more=weight)), rules.SHAPES),
-        (push(values=values(**{"5.bias": bias * float("nan")})), rules.NOT_FINITE),
-        (push(values=values(**{"5.bias": bias * float("inf")})), rules.NOT_FINITE),
-        (push(values=values(**{"5.bias": bias + 1e30})), rules.NOT_FINITE),
+        (push(plan=99), Reason.FUTURE),
+        (push(lease=99), Reason.FUTURE),
+        (push(version=7), Reason.FUTURE),
+        (push(version=0), Reason.DUPLICATE),
+        (push(lease=other), Reason.NOT_LEASED),
+        (push(peer="mallory"), Reason.NOT_LEASED),
+        (push(steps=-1), Reason.SHAPES),
+        (push(values=values(**{"0.weight": weight[:-1]})), Reason.SHAPES),
+        (push(values=values(**{"0.weight": weight.float()})), Reason.SHAPES),
+        (push(values=values(**{"0.weight": None})), Reason.SHAPES),
+        (push(values=values(more=weight)), Reason.SHAPES),
+        (push(values=values(**{"5.bias": bias * float("nan")})), Reason.NOT_FINITE),
+        (push(values=values(**{"5.bias": bias * float("inf")})), Reason.NOT_FINITE),
+        (push(values=values(**{"5.bias": bias + 1e30})), Reason.NOT_FINITE),
     ]
     for bad, reason in cases:
         [refused] = flock.push(bad)
@@ -452,7 +459,7 @@ def test_bad_pushes_change_nothing() -> None:
         assert "\n" not in refused.sentence
     assert sum(flock.it.totals.refused.values()) == len(cases)
     assert all(torch.equal(before[name], flock.it.weights[name]) for name in before)
-    assert isinstance(flock.push(good)[0], Accepted)
+    assert isinstance(flock.push(good)[0], PushAccepted)
 
 
 def test_two_peers_with_one_name_and_more_peers_than_units() -> None:
@@ -460,18 +467,18 @@ def test_two_peers_with_one_name_and_more_peers_than_units() -> None:
     flock.join("a")
     [refused] = flock.it.join("a")
     assert isinstance(refused, Refused)
-    assert refused.reason == rules.EXISTS
+    assert refused.reason == Reason.EXISTS
     for k in range(5):
         assert not isinstance(flock.join(f"b{k}")[-1], Refused)
     [refused] = flock.it.join("one too many")  # the second axis has 6 units
     assert isinstance(refused, Refused)
-    assert refused.reason == rules.FULL
+    assert refused.reason == Reason.FULL
     assert "6 units cannot be dealt to 7 peers" in refused.sentence
     assert len(flock.it.members) == 6
 
 
 def test_a_rule_that_is_none() -> None:
     with pytest.raises(ConfigError, match="rule 'fast': expected one of sync"):
-        Partitioner(STRUCTURE, START, "fast", np.random.default_rng(0))
+        new_solver("fast", STRUCTURE, START, np.random.default_rng(0))
     with pytest.raises(ConfigError, match="steps 0"):
-        Partitioner(STRUCTURE, START, "sync", np.random.default_rng(0), steps=0)
+        new_solver("sync", STRUCTURE, START, np.random.default_rng(0), steps=0)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from murmurate.cli import main
+from murmurate.programs.cli.main import main
 
 
 def test_it_shows_axes_and_shares(capsys: pytest.CaptureFixture[str]) -> None:

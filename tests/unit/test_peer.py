@@ -1,4 +1,4 @@
-"""`core/peer.py`: by hand, message by message, and small swarms of it in virtual time."""
+"""`core/gossip/peer.py`: by hand, message by message, and small swarms of it in virtual time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from murmurate.core.agreement import VOTE_INTERVALS, Vow
 from murmurate.core.clock import Clock, Dot, Range
+from murmurate.core.driver import Driver, Life, Ports, Seen
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -25,9 +25,15 @@ from murmurate.core.effect import (
     Send,
     Verdict,
 )
+from murmurate.core.forgetting.agreement import VOTE_INTERVALS, Vow
+from murmurate.core.gossip.config import PeerConfig
+from murmurate.core.gossip.delivery import NARROW_UPDATES
+from murmurate.core.gossip.past import Past
+from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import (
     ALIVE,
     DEAD,
+    LEFT,
     Ack,
     Decided,
     Digest,
@@ -43,7 +49,6 @@ from murmurate.core.message import (
     Want,
     summed,
 )
-from murmurate.core.peer import Past, Peer, PeerConfig
 from murmurate.core.replica import Replica
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
@@ -141,14 +146,52 @@ class Disk:
     checkpoint: Snapshot | None = None
 
 
+@dataclass
+class Outside:
+    """The ports of one peer's driver: the wire, its disk, and the list of what happened."""
+
+    swarm: Swarm
+    name: str
+
+    def meet(self, to: str) -> None:
+        pass
+
+    def post(self, to: str, message: Any) -> None:
+        self.swarm.post(self.name, to, message)
+
+    def free(self, to: str) -> bool:
+        return self.swarm.free(self.name, to)
+
+    def carry(self, to: str, message: Any) -> bool:
+        return self.swarm.carry(self.name, to, message)
+
+    def save(self, key: str, value: Any) -> bool:
+        self.swarm.done.append((self.name, Save(key, value)))
+        setattr(self.swarm.disks[self.name], key, value)
+        return True
+
+    def prune(self, dots: tuple[Dot, ...]) -> None:
+        self.swarm.done.append((self.name, Prune(dots)))
+        for dot in dots:
+            self.swarm.disks[self.name].log.pop(dot, None)
+
+    def begin_again(self, reason: str, now: float) -> Life[Peer] | None:
+        raise AssertionError(f"nobody is voted out here: {self.name}, {reason}")
+
+    def saw(self, effect: Seen) -> None:
+        self.swarm.done.append((self.name, effect))
+
+
 class Swarm:
-    """Peers, their disks, and links that lose what `lost` says; everything else arrives at once."""
+    """Peers under the driver of nodes, their disks, and links that lose what `lost` says;
+    everything else arrives at once, and is folded in at once."""
 
     def __init__(self, names: str, config: PeerConfig | None = None) -> None:
         self.config = config or PeerConfig()
         self.now = NOW
         self.names = names
         self.peers: dict[str, Peer] = {}
+        self.drivers: dict[str, Driver[Peer]] = {}
         self.disks: dict[str, Disk] = {}
         self.made: list[Dot] = []
         self.wire: list[tuple[str, str, Any]] = []
@@ -180,10 +223,16 @@ class Swarm:
             past=Past(log=tuple(disk.log.values()), vow=disk.vow),
             synced=founder or old is not None,
         )
-        self.peers[name] = made
-        self.carry_out(name, made.join([n for n in self.names if n != name], self.now))
+        self.begin(name, made, [n for n in self.names if n != name])
         if founder:
             self.checkpoint(name)
+
+    def begin(self, name: str, made: Peer, seeds: Iterable[str]) -> None:
+        outside = Outside(self, name)
+        ports = Ports(network=outside, disk=outside, lives=outside, watch=outside)
+        self.peers[name], self.drivers[name] = made, Driver(ports)
+        self.drivers[name].begin(Life(made, seeds), self.now)
+        self.pump(name)
 
     def checkpoint(self, *names: str) -> None:
         for name in names or tuple(self.peers):
@@ -202,31 +251,34 @@ class Swarm:
         self.disks[name].log[dot] = made
         self.made.append(dot)
         if commit:
-            self.carry_out(name, by.commit(made))
+            self.drivers[name].commit(made, self.now)
             self.pump(name)
         return dot
 
-    def carry_out(self, name: str, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Send) and effect.to == name:
-                self.carry_out(name, self[name].receive(name, effect.message, self.now))
-            elif isinstance(effect, Send):
-                self.wire.append((name, effect.to, effect.message))
-            elif isinstance(effect, Deliver):
-                self.carry_out(name, self[name].fold(effect.sender, effect.message, self.now))
-            else:
-                self.done.append((name, effect))
-                if isinstance(effect, Save):
-                    setattr(self.disks[name], effect.key, effect.value)
-                elif isinstance(effect, Prune):
-                    for dot in effect.dots:
-                        self.disks[name].log.pop(dot, None)
+    def leave(self, name: str) -> None:
+        self.drivers[name].leave(self.now)
+        self.pump(name)
+
+    def receive(self, name: str, sender: str, message: Any) -> None:
+        self.drivers[name].receive(sender, message, self.now)
+        self.pump(name)
 
     def pump(self, name: str) -> None:
-        for to in self[name].ready(self.now):
-            while (message := self[name].take(to, self.now)) is not None:
-                self.wire.append((name, to, message))
-                self[name].landed(to, message)  # this wire never says what it lost
+        """Fold in what came, and let leave what is to."""
+        driver = self.drivers[name]
+        while driver.fold(self.now) is not None:
+            pass
+        driver.pump(self.now)
+
+    def post(self, name: str, to: str, message: Any) -> None:
+        self.wire.append((name, to, message))
+
+    def free(self, name: str, to: str) -> bool:
+        return True
+
+    def carry(self, name: str, to: str, message: Any) -> bool:
+        self.wire.append((name, to, message))
+        return False  # this wire never says what it lost
 
     def flush(self) -> None:
         """Deliver what is on its way, and what follows from it."""
@@ -235,15 +287,14 @@ class Swarm:
             if to not in self.peers or self.lost(sender, to, message):
                 continue
             self.passed.append((sender, to, message))
-            self.carry_out(to, self[to].receive(sender, message, self.now))
-            self.pump(to)
+            self.receive(to, sender, message)
 
     def run(self, seconds: float, step_s: float = 0.1) -> None:
         """Let time pass; checkpoints every second."""
         for i in range(1, round(seconds / step_s) + 1):
             self.now += step_s
             for name in list(self.peers):
-                self.carry_out(name, self[name].tick(self.now))
+                self.drivers[name].tick(self.now)
                 self.pump(name)
             self.flush()
             if i % round(1 / step_s) == 0:
@@ -267,6 +318,23 @@ class Swarm:
             assert len(each.clock) == len(self.made), name
         clocks = [each.clock for each in self.peers.values()]
         assert all(clock == clocks[0] for clock in clocks)
+
+
+# -- the first peer ------------------------------------------------------------------------------
+
+
+def test_a_founder_is_a_swarm_of_one_and_a_newcomer_begins_with_its_snapshot() -> None:
+    a = Peer.found("a", torch.zeros(ELEMENTS, dtype=torch.int64), rng=random.Random(0))
+    assert a.synced
+    assert a.gives()
+    assert a.baseline.roster == ("a",)
+    assert a.even() is a.caught_up() is True
+    publish(a)
+    b = Peer("b", 1, Replica(value(B1)), rng=random.Random(1), synced=False)
+    (adopted,) = b.fold("a", a.snapshot(), NOW)
+    assert isinstance(adopted, Adopted)
+    assert state(b) == (weights(A1), Clock((A1,)))
+    assert b.baseline.roster == ("a",)
 
 
 # -- my own updates ------------------------------------------------------------------------------
@@ -810,7 +878,7 @@ def test_most_may_leave_at_once() -> None:
         s.publish(name)
     s.run(3.0)
     for name in "cdefgh":
-        s.carry_out(name, s[name].leave(s.now))
+        s.leave(name)
     s.run(4.0)  # a vote is every 2 s
     assert all(s[name].settled() for name in "cdefgh")
     assert s["b"].baseline.roster == ("a", "b")
@@ -823,7 +891,7 @@ def test_who_leaves_is_settled_when_all_have_what_it_made() -> None:
     s.lost = lambda sender, to, message: isinstance(message, Push)
     s.publish("a")
     s.flush()
-    s.carry_out("a", s["a"].leave(s.now))
+    s.leave("a")
     s.run(3.0)
     assert not s["a"].settled()
     s.heal()
@@ -844,7 +912,7 @@ def test_the_epoch_of_one_who_left_is_folded_by_its_last_word() -> None:
     s = Swarm("abc")
     s.publish("a")
     s.run(2.0)
-    s.carry_out("a", s["a"].leave(s.now))
+    s.leave("a")
     s.run(10.0)
     s.crash("a")
     s.publish("b")
@@ -859,7 +927,7 @@ def test_a_last_word_is_kept_until_the_epoch_is_folded() -> None:
     s.run(2.0)
     s.lost = lambda sender, to, message: isinstance(message, Push)
     s.publish("a")
-    s.carry_out("a", s["a"].leave(s.now))
+    s.leave("a")
     s.run(5.0)
     assert s["b"].baseline.roster == ("b", "c")
     s.heal()
@@ -896,6 +964,17 @@ def test_the_last_one_has_nothing_to_wait_for() -> None:
     a = peer("a", "a")
     publish(a)
     a.leave(NOW)
+    assert a.settled()
+
+
+def test_who_leaves_gives_those_that_seem_dead_the_time_there_is() -> None:
+    """They may be cut off only, and nobody else has what it made (rng seed 2195)."""
+    a = peer("a", "ab")
+    publish(a)
+    tell(a, Rumour("b", 1, 0, DEAD))
+    a.leave(NOW)
+    assert not a.settled()
+    tell(a, Rumour("b", 1, 0, LEFT))
     assert a.settled()
 
 
@@ -1198,6 +1277,57 @@ def test_steps_are_added_up_while_updates_wait_on_every_path() -> None:
     assert patient.room(16)
     publish(patient)
     assert not patient.room(16)
+
+
+def taken(a: Peer, to: str = "b") -> Push:
+    push = a.take(to, NOW)
+    assert push is not None
+    return push
+
+
+def test_no_update_is_made_that_would_wait_behind_another() -> None:
+    """A link that is only long takes one after another; on a narrow one the second waits, and from
+    then on the next is made when the way is free."""
+    a = peer("a", "ab")
+
+    def room() -> bool:
+        return a.room(16, fresh=True)
+
+    assert room()
+    publish(a)
+    assert room(), "it waits for a pause, and not for its link"
+    first = taken(a)
+    assert not room(), "what kind of link this is, is not known yet"
+    a.landed("b", first)
+    assert room()
+    publish(a)
+    second = taken(a)
+    assert room(), "long, for all that is known: the second has left at once"
+    publish(a)
+    assert not room(), "it waits behind the second"
+    third = taken(a)
+    a.landed("b", second)
+    assert not room(), "nothing waits, but the next would"
+    assert a.room(16)
+    a.landed("b", third)
+    assert room()
+    for _ in range(NARROW_UPDATES + 1):
+        publish(a)
+        a.landed("b", taken(a))
+    publish(a)
+    taken(a)
+    assert room(), "nothing has waited for long"
+
+
+def test_most_paths_must_be_free_for_a_fresh_update() -> None:
+    a = peer("a", "abcd")
+    publish(a)
+    flying = {to: taken(a, to) for to in "bcd"}
+    assert not a.room(16, fresh=True)
+    a.landed("b", flying["b"])
+    assert not a.room(16, fresh=True)
+    a.landed("c", flying["c"])
+    assert a.room(16, fresh=True)
 
 
 def test_the_log_sets_the_pace_and_not_the_training() -> None:

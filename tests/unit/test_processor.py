@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from murmurate.io.processor import IDLE, Demand, wanted_s
+from murmurate.edge.runtime.thread_load import IDLE, Demand, wanted_s
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel counts it on Linux")
 LOOK_S = 0.2

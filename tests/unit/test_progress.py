@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from murmurate.core.runs import SEQ_MAX
+from murmurate.core.figures.progress import NAMES_MAX, Board, Progress, Staleness
+from murmurate.core.intervals import SEQ_MAX
 from murmurate.core.staleness import Summary
 from murmurate.errors import RemoteProtocolError
-from murmurate.io.progress import NAMES_MAX, Board, Progress, Staleness
 
 
 def word(name: str = "a", epoch: int = 1, version: int = 1, **more: Any) -> Progress:
@@ -105,7 +105,7 @@ def test_what_no_honest_peer_says_is_refused(field: str, value: Any) -> None:
 
 def test_progress_and_descriptions_are_read_without_torch() -> None:
     """`murmurate status` and `up` show them, and torch takes seconds and 200 MB."""
-    code = "import murmurate.io.description, sys; assert 'torch' not in sys.modules"
+    code = "import murmurate.edge.net.description, sys; assert 'torch' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from murmurate.io.quarantine import RECORDS_MAX, Quarantine
-from murmurate.io.transport import Limits
+from murmurate.edge.net.quarantine import RECORDS_MAX, Quarantine
+from murmurate.edge.net.transport import Limits
 
 
 def test_three_strikes_in_a_minute() -> None:

@@ -1,4 +1,6 @@
-"""`io/span.py` and `core/turns.py`: large models are published a part at a time."""
+"""`core/codecs/span.py` and `core/publishing/turns.py`: large models are published a part at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ from hypothesis import strategies as st
 from tests.unit.test_codec import noise
 from tests.unit.test_wire import frame_of, received, sum_of
 
+from murmurate.core.admission import payload_problem
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.gate import payload_problem
+from murmurate.core.codecs import span
+from murmurate.core.codecs.codec import Encoded, check_bytes, gained_in, opened, place_of
+from murmurate.core.figures.counters import bytes_by_codec
 from murmurate.core.message import Push, summed
-from murmurate.core.turns import Turns
+from murmurate.core.publishing.turns import Turns
 from murmurate.errors import RemoteProtocolError
-from murmurate.io import span, wire
-from murmurate.io.codec import Encoded, check_bytes, gained_in, opened, place_of
 
 
 def form(place: slice, size: int, seed: int = 0) -> Encoded:
@@ -108,7 +111,7 @@ def test_a_sum_is_in_parts_while_these_are_fewer_bytes() -> None:
 
 def test_spans_are_counted_as_plain_numbers() -> None:
     made = form(slice(2, 6), 10)
-    assert wire.bytes_by_codec(Push(sum_of(1), parts=(made,))) == [("fp32", made.nbytes)]
+    assert bytes_by_codec(Push(sum_of(1), parts=(made,))) == [("fp32", made.nbytes)]
 
 
 # -- whose turn it is ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Staleness: the bound, the formulas by hand values, the renewal functions, the summary.
+"""Staleness: the formulas by hand values, the renewal functions, the summary.
 
 What the formulas claim about the world is checked by simulation in tests/paper.
 """
@@ -10,11 +10,8 @@ import random
 
 import pytest
 
-from murmurate.core.staleness import (
-    BIN_BITS,
-    VALUES_MAX,
-    Bound,
-    Summary,
+from murmurate.core.staleness import BIN_BITS, VALUES_MAX, Summary
+from murmurate.core.theory import (
     exact_expected,
     gossip_expected,
     gossip_expected_unequal,
@@ -26,27 +23,6 @@ from murmurate.core.staleness import (
     request_reply_expected,
 )
 from murmurate.errors import ConfigError, LocalProtocolError
-
-# -- the bound -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bound", "staleness", "accepted"),
-    [(0, 0, True), (0, 1, False), (8, 8, True), (8, 9, False)],
-)
-def test_bound_refuses_what_is_beyond_and_says_so(
-    bound: int, staleness: int, accepted: bool
-) -> None:
-    ruling = Bound(bound).judge(staleness)
-    assert ruling.accepted is accepted
-    word = "within" if accepted else "beyond"
-    assert ruling.reason == f"staleness {staleness} is {word} the bound of {bound}"
-
-
-def test_a_negative_bound_is_refused() -> None:
-    with pytest.raises(ConfigError, match="-1 updates, expected 0 or more"):
-        Bound(-1)
-
 
 # -- what to expect ------------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""`core/store.py`: by hand, and against a list of pushes that is searched from end to end."""
+"""`core/gossip/store.py`: by hand, and against a list of pushes that is searched from end to
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import pytest
 import torch
 
 from murmurate.core.clock import Clock, Dot, Key, Range
+from murmurate.core.gossip.store import Store
 from murmurate.core.message import STAMPS_MAX, Push, Stamp
-from murmurate.core.store import Store
 
 A1, A2, A3, A4 = (Dot("a", 1, seq) for seq in (1, 2, 3, 4))
 B1, B2 = (Dot("b", 1, seq) for seq in (1, 2))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from murmurate import status
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.figures.progress import Neighbour, Progress, Staleness
+from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.edge.net.description import DescribedMember, DescribedTensor, Description
 from murmurate.errors import ConfigError, PeerUnavailable
-from murmurate.io.description import DescribedMember, DescribedTensor, Description
-from murmurate.io.progress import Neighbour, Progress, Staleness
-from murmurate.watch import top
+from murmurate.watch import status, top
 from murmurate.watch.swarm import as_json
 
 
@@ -151,9 +151,9 @@ def test_names_stay_text_on_the_terminal() -> None:
 
 def test_a_column_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="nearest: staleness"):
-        top.run("127.0.0.1:1", sort="stalenes")
+        top.run("127.0.0.1:1", PLAINTEXT, sort="stalenes")
     with pytest.raises(ConfigError, match="ADDRESS"):
-        top.run("127.0.0.1", sort="name")
+        top.run("127.0.0.1", PLAINTEXT, sort="name")
 
 
 def test_it_goes_on_when_the_member_is_away_for_a_moment(
@@ -161,7 +161,7 @@ def test_it_goes_on_when_the_member_is_away_for_a_moment(
 ) -> None:
     answers: list[Any] = [described(0.0), PeerUnavailable("nobody answers"), described(1.0)]
 
-    async def ask(_address: str, _timeout_s: float) -> Description:
+    async def ask(_address: str, _timeout_s: float, _credentials: object) -> Description:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -169,24 +169,24 @@ def test_it_goes_on_when_the_member_is_away_for_a_moment(
         return answer
 
     monkeypatch.setattr(status, "ask", ask)
-    assert top.run("127.0.0.1:1", interval_s=0.001, count=2) == 0
+    assert top.run("127.0.0.1:1", PLAINTEXT, interval_s=0.001, count=2) == 0
     out = capsys.readouterr().out
     assert "nobody answers; asking again" in out
     assert out.count("updates in the clock of a") == 2
     assert "\x1b" not in out, "plain where there is no terminal"
     answers.append(PeerUnavailable("nobody answers"))
     with pytest.raises(PeerUnavailable):
-        top.run("127.0.0.1:1", count=1)
+        top.run("127.0.0.1:1", PLAINTEXT, count=1)
 
 
 def test_status_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def ask(_address: str, _timeout_s: float) -> Description:
+    async def ask(_address: str, _timeout_s: float, _credentials: object) -> Description:
         return described(1.0)
 
     monkeypatch.setattr(status, "ask", ask)
-    assert status.run("127.0.0.1:1", 1.0, as_json=True) == 0
+    assert status.run("127.0.0.1:1", 1.0, PLAINTEXT, as_json=True) == 0
     swarm = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in swarm["members"]] == ["a", "b", "c"]
     assert math.isclose(swarm["members"][0]["staleness_predicted"], 1.0)

@@ -1,4 +1,4 @@
-"""`io/topk.py`: which numbers are sent, how far off they may be, and what is refused."""
+"""`core/codecs/topk.py`: which numbers are sent, how far off they may be, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.test_codec import encoded, noise
 
+from murmurate.core.codecs import topk
+from murmurate.core.codecs.codec import BLOCK, check_bytes, opened
+from murmurate.core.codecs.topk import BASE_MAX, FAR, bytes_max, decode, largest
 from murmurate.errors import RemoteProtocolError
-from murmurate.io import topk
-from murmurate.io.codec import BLOCK, check_bytes, opened
-from murmurate.io.topk import BASE_MAX, FAR, bytes_max, decode, largest
 
 STEP = 1 / 16
 """Half of the widest step: 8 in an octave."""

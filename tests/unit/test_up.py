@@ -17,15 +17,14 @@ import pytest
 from rich.console import Console
 from tests.unit.dumb_swarm import Swarm
 
-from murmurate import report, view
-from murmurate.child import Child
-from murmurate.config import load
+from murmurate.core.figures.progress import Progress, Staleness
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
-from murmurate.io.progress import Progress, Staleness
-from murmurate.launch import (
+from murmurate.programs.keys.config import load
+from murmurate.programs.up.child import Child
+from murmurate.programs.up.launch import (
     Kill,
-    Plan,
+    UpPlan,
     command,
     coordinator_command,
     cores,
@@ -35,8 +34,9 @@ from murmurate.launch import (
     parse_slow,
     plan,
 )
-from murmurate.report import History, Sample
-from murmurate.up import Up
+from murmurate.programs.up.up import UpRun
+from murmurate.watch import report, view
+from murmurate.watch.report import History, Sample
 
 NAMES = ["node-0", "node-1", "node-2"]
 
@@ -128,12 +128,12 @@ def test_a_node_is_told_everything_by_options(tmp_path: Path) -> None:
 
 
 def test_names() -> None:
-    assert Plan(nodes=3).names == NAMES
+    assert UpPlan(nodes=3).names == NAMES
 
 
 def test_the_launcher_is_light() -> None:
     code = (
-        "import sys, murmurate.up, murmurate.report, murmurate.view\n"
+        "import sys, murmurate.programs.up.up, murmurate.watch.report, murmurate.watch.view\n"
         "assert not {'torch', 'grpc', 'numpy'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -148,6 +148,7 @@ def row(name: str = "a", **more: object) -> report.Json:
         "samples": 100,
         "samples_per_s": 50.0,
         "loss": 0.5,
+        "test_loss": 0.6,
         "accuracy": 0.9,
         "published": 10,
         "applied": 20,
@@ -171,29 +172,45 @@ def assembled(rows: list[report.Json], **more: object) -> report.Json:
 
 
 def test_the_keys_of_the_report_are_a_contract() -> None:
-    made = assembled([row("a"), row("b", accuracy=0.7)])
+    made = assembled([row("a"), row("b", accuracy=0.7, test_loss=0.8)])
     assert set(made) >= {
         *("run", "mode", "rule", "workload", "seed", "wall_s", "samples", "accuracy_mean"),
         *("accuracy_min", "replica_distance_max", "staleness", "staleness_predicted", "nodes"),
+        "test_loss_mean",
     }
     assert set(made["staleness"]) == {"count", "mean", "p50", "p99", "max"}
     for node in made["nodes"]:
         assert set(node) >= {
             *("name", "role", "samples", "samples_per_s", "loss", "accuracy", "updates_published"),
-            *("updates_applied", "duplicates", "rejected", "staleness", "wait_s"),
+            *("updates_applied", "duplicates", "rejected", "staleness", "wait_s", "test_loss"),
+            *("validation_loss", "validation_accuracy"),
         }
         assert set(node["staleness"]) == {"count", "mean", "p50", "p99", "max"}
         assert node["rejected"] == {"nan": 2}
     assert made["samples"] == 200
     assert made["accuracy_mean"] == pytest.approx(0.8)
     assert made["accuracy_min"] == 0.7
+    assert made["test_loss_mean"] == pytest.approx(0.7)
     json.dumps(made, allow_nan=False)
+
+
+def test_the_end_is_of_those_who_came_to_it() -> None:
+    """One that was killed had found its accuracy long before."""
+    rows = [
+        {**row(), "state": "done"},
+        {**row("b", accuracy=0.1, test_loss=9.0), "state": "killed"},
+    ]
+    made = assembled(rows)
+    assert (made["accuracy_mean"], made["accuracy_min"], made["test_loss_mean"]) == (0.9, 0.9, 0.6)
+    assert assembled(rows[1:])["accuracy_mean"] == 0.1, "unless nobody did"
 
 
 def test_what_is_not_known_is_null() -> None:
     nan = float("nan")
-    made = assembled([row(loss=nan, accuracy=nan)], distance=None, predicted=None)
+    made = assembled([row(loss=nan, test_loss=nan, accuracy=nan)], distance=None, predicted=None)
     assert made["nodes"][0]["loss"] is None
+    assert made["nodes"][0]["test_loss"] is None
+    assert made["test_loss_mean"] is None
     assert made["accuracy_mean"] is None
     assert made["accuracy_min"] is None
     json.dumps(made, allow_nan=False)
@@ -202,7 +219,7 @@ def test_what_is_not_known_is_null() -> None:
 def test_staleness_of_all_is_that_of_one_who_saw_all() -> None:
     rng = random.Random(1)
     seen = [[int(rng.expovariate(0.02)) for _ in range(500)] for _ in range(3)]
-    counts = [report.counts(Summary(values)) for values in seen]
+    counts = [Summary(values).counts() for values in seen]
     assert counts[0] == dict(Counter(seen[0]))
     assert (
         report.pooled_staleness(counts) == Summary([v for values in seen for v in values]).report()
@@ -377,7 +394,7 @@ class Heard(Child):
 
 def test_nobody_goes_before_all_have_heard_from_all(tmp_path: Path) -> None:
     made = plan(2, load())
-    up = Up(made, view.View(), tmp_path)
+    up = UpRun(made, view.LiveView(), tmp_path)
     first, second = Heard("node-0"), Heard("node-1")
     up.children = [first, second]
     try:
@@ -405,7 +422,7 @@ def test_nobody_goes_before_all_have_heard_from_all(tmp_path: Path) -> None:
 
 
 def test_of_a_killed_node_counts_what_any_other_has_heard(tmp_path: Path) -> None:
-    up = Up(plan(2, load()), view.View(), tmp_path)
+    up = UpRun(plan(2, load()), view.LiveView(), tmp_path)
     killed, other = Heard("node-0"), Heard("node-1")
     up.children = [killed, other]
     try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from murmurate.cli import main
-from murmurate.config import Config, TrainConfig
 from murmurate.errors import ConfigError
-from murmurate.virtual import plan
+from murmurate.programs.cli.main import main
+from murmurate.programs.keys.config import Config, TrainConfig
+from murmurate.study.virtual.command import plan
 
 IST = Config(train=TrainConfig(mode="ist", rule="async"))
 QUICK = ("up", "--virtual", "--workload", "synthetic:2000", "--nodes", "3")
@@ -29,6 +30,12 @@ def test_speeds_and_delays() -> None:
     assert made.kills[0].part == 0.5
 
 
+def test_links_and_moments() -> None:
+    made = plan(3, Config(), link=["1e6", "node-1=500"], join=["node-2@10"], leave=["node-1@2.5"])
+    assert (made.link_bytes_s, made.links_bytes_s) == (1e6, {"node-1": 500.0})
+    assert (made.joins_s, made.leaves_s) == ({"node-2": 10.0}, {"node-1": 2.5})
+
+
 @pytest.mark.parametrize(
     ("said", "answer"),
     [
@@ -36,6 +43,16 @@ def test_speeds_and_delays() -> None:
         ({"speed": ["fast"]}, "--speed 'fast'"),
         ({"speed": ["node-7=1"]}, "--speed 'node-7': one of node-0, node-1, node-2"),
         ({"delay": ["-1"]}, "--delay-s '-1': [NAME=]NUMBER, seconds from 0 on"),
+        ({"link": ["0"]}, "--link-bytes-s '0': [NAME=]NUMBER, bytes in a second, above 0, such as"),
+        ({"link": ["node-4=1e6"]}, "--link-bytes-s 'node-4': one of node-0"),
+        ({"link": ["1e6"], "config": IST}, "--link-bytes-s: only with --mode gossip"),
+        ({"join": ["node-1"]}, "--join 'node-1': NAME@SECONDS, virtual ones above 0, such as"),
+        ({"leave": ["node-1@50%"]}, "--leave 'node-1@50%': NAME@SECONDS"),
+        ({"join": ["node-1@0"]}, "--join 'node-1@0': NAME@SECONDS"),
+        ({"join": ["node-9@1"]}, "--join 'node-9': one of node-0"),
+        ({"join": [f"node-{n}@5" for n in range(3)]}, "--join: somebody must be there"),
+        ({"leave": [f"node-{n}@5" for n in range(3)]}, "--leave: somebody must stay"),
+        ({"join": ["node-1@9"], "leave": ["node-1@5"]}, "--leave node-1@5: it joins at 9 s only"),
         ({"kill": ["node-1"]}, "--kill 'node-1': NAME@PART%"),
         ({"widths": "4,2,0", "config": IST}, "--widths 4,2,0: 0 must be above 0"),
         ({"widths": "4,2,-1", "config": IST}, "--widths 4,2,-1: -1 must be above 0"),
@@ -63,6 +80,26 @@ def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line.startswith("murmurate: --") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--validation", "1"), "train.validation = 1.0: expected a part above 0 and below 1"),
+        (("--validation", "most"), "train.validation"),
+        (("--evaluate-s", "-1"), "train.evaluate_s = -1.0: expected a number from 0 on"),
+        (
+            ("--workload", "examples/my_workload.py:Spirals", "--validation", "0.1"),
+            "lacks hold_out()",
+        ),
+    ],
+)
+def test_evaluations_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str
+) -> None:
+    assert main([*QUICK, "--seconds", "1", *options]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
 def test_only_in_virtual_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--speed", "node-0=2"]) == 2
     assert "only with --virtual" in capsys.readouterr().err
@@ -80,12 +117,62 @@ def test_the_same_command_gives_the_same_report(
     report = json.loads(texts[0])
     assert 1500 <= report["samples"] < 1500 + 8
     assert report["virtual"] is True
-    assert (report["mode"], report["rule"]) == ("gossip", "sum")
+    assert (report["mode"], report["rule"]) == ("gossip", "shared")
     assert report["staleness"]["mean"] == pytest.approx(report["staleness_predicted"], rel=0.1)
     assert report["replica_distance_max"] < 1e-5
     assert [row["state"] for row in report["nodes"]] == ["done"] * 3
     assert report["nodes"][1]["samples"] == pytest.approx(2 * report["nodes"][0]["samples"], abs=16)
     assert "times real time" in capsys.readouterr().out
+
+
+def found(report: dict[str, Any], name: str, *columns: str) -> list[tuple[Any, ...]]:
+    """Where a node was evaluated: these columns of its curve."""
+    points = [dict(zip(report["curve_columns"], p, strict=True)) for p in report["curves"][name]]
+    known = ("test_loss", "validation_loss")
+    return [
+        tuple(p[column] for column in columns)
+        for p in points
+        if any(p[kind] is not None for kind in known)
+    ]
+
+
+def test_curves_on_the_way(tmp_path: Path) -> None:
+    """Evaluated ten times and at the end, without a word about it; the run is the same without."""
+    made = {}
+    for name, options in (("ten", ()), ("none", ("--evaluate-s", "0"))):
+        file = tmp_path / f"{name}.json"
+        assert main([*QUICK, "--seconds", "40", *options, "--report", str(file)]) == 0
+        made[name] = json.loads(file.read_text(encoding="utf-8"))
+    ten, none = made["ten"], made["none"]
+    seconds = found(ten, "node-0", "seconds", "samples", "own_samples")
+    assert [at for at, *_ in seconds] == [4.0 * part for part in range(11)]
+    assert seconds[0] == (0.0, 0, 0)
+    assert seconds[-1] == (40.0, ten["samples"], ten["nodes"][0]["samples"])
+    losses = found(ten, "node-0", "test_loss", "accuracy", "validation_loss")
+    row = ten["nodes"][0]
+    assert losses[-1] == (row["test_loss"], row["accuracy"], None)
+    assert losses[0][0] is not None
+    assert losses[0][0] > row["test_loss"] == pytest.approx(ten["test_loss_mean"])
+    assert len(found(ten, "node-1", "test_loss")) == 1, "all are evaluated at the end"
+    assert none["nodes"] == ten["nodes"], "looking changes nothing"
+    assert len(found(none, "node-0", "test_loss")) == 1
+
+
+@pytest.mark.parametrize("mode", [(), ("--mode", "ist", "--rule", "async")])
+def test_a_validation_part(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    """Until the end only what was held out is looked at; then the test data, too."""
+    file = tmp_path / "v.json"
+    options = ("--seconds", "40", "--validation", "0.2", "--evaluate-s", "15", *mode)
+    assert main([*QUICK, *options, "--report", str(file)]) == 0
+    report = json.loads(file.read_text(encoding="utf-8"))
+    who = "coordinator" if mode else "node-0"
+    seen = found(report, who, "seconds", "validation_loss", "test_loss")
+    assert [at for at, *_ in seen] == [0, 15, 30, 40]
+    assert all(validation is not None for _, validation, _ in seen)
+    assert [test is None for *_, test in seen] == [True, True, True, False]
+    row = {row["name"]: row for row in report["nodes"]}[who]
+    assert seen[-1][1:] == (row["validation_loss"], row["test_loss"])
+    assert row["validation_loss"] != row["test_loss"] != row["loss"] is not None
 
 
 def test_subnets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from murmurate import workloads
-from murmurate.warmup import warm_up
+from murmurate.workloads.warmup import warm_up
 
 
 class Moody(workloads.load("digits", data=None).__class__):  # type: ignore[misc]
@@ -20,7 +20,7 @@ def test_weights_statistics_and_rng_stay() -> None:
     workload = Moody()
     torch.manual_seed(1)
     model = workload.model()
-    share = workloads.Share(0, 1, workloads.parse_split("none"), 0, 32)
+    share = workloads.DataShare(0, 1, workloads.parse_split("none"), 0, 32)
     batch = next(workload.batches(share))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rng = torch.get_rng_state()

@@ -16,8 +16,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from murmurate.core.averaging import Receipt, Share
 from murmurate.core.clock import Clock, Dot, Range
+from murmurate.core.figures.progress import Neighbour, Progress, Staleness
+from murmurate.core.gossip.average.push_sum import Receipt, Share
 from murmurate.core.message import (
     STAMPS_MAX,
     STATES,
@@ -39,9 +40,8 @@ from murmurate.core.message import (
     Stamp,
     Want,
 )
+from murmurate.edge.net import shapes, stamps, tensor_messages, wire
 from murmurate.errors import LocalProtocolError, RemoteProtocolError, SchemaMismatch
-from murmurate.io import bulk, fields, stamps, wire
-from murmurate.io.progress import Neighbour, Progress, Staleness
 from murmurate.v1 import peer_pb2 as pb
 
 
@@ -61,7 +61,6 @@ def holed() -> Clock:
 
 
 HELLO = wire.Hello(run="r", swarm="s-1", schema="abc", name="a", epoch=3, address="h:1")
-WELCOME = wire.Welcome(run="r", swarm="", schema="abc", name="b", epoch=1, address="")
 RUMOUR = Rumour("b", 2, 7, "dead", "10.0.0.1:7000", "c", 99)
 GENERATION = Generation(4, ("a", "b"), ((("x", 1), (1, 5, 9, 9)),), ("y",))
 PROGRESS = Progress(
@@ -72,7 +71,10 @@ PROGRESS = Progress(
     samples_per_s=12.5,
     step_s=0.25,
     loss=0.5,
+    test_loss=0.625,
     accuracy=0.75,
+    validation_loss=0.875,
+    validation_accuracy=0.25,
     published=10,
     applied=40,
     duplicates=1,
@@ -178,7 +180,7 @@ def test_a_note_comes_back_as_it_was(note: wire.Note) -> None:
     data = wire.encode_note(note)
     assert wire.decode_note(data) == note
     frame = wire.decode_frame(wire.encode_frame(notes=[data, data]))
-    assert frame == wire.Frame(None, (note, note), None, memoryview(b""))
+    assert frame == wire.Frame(None, (note, note), None, None, memoryview(b""))
 
 
 def test_every_kind_of_note_is_known_both_ways() -> None:
@@ -195,7 +197,7 @@ def test_unknown_figures_stay_unknown() -> None:
 
 
 def test_states_have_the_words_of_the_core() -> None:
-    assert ("", *STATES) == fields.STATE_NAMES
+    assert ("", *STATES) == shapes.words_of(pb.State.DESCRIPTOR)
     assert [name.removeprefix("STATE_").lower() for name in pb.State.keys()][1:] == list(STATES)
 
 
@@ -204,9 +206,28 @@ def test_greetings() -> None:
     assert frame.hello == HELLO
     assert not frame.notes
     assert frame.piece is None
-    reply = wire.Reply(WELCOME, (wire.Grant(3, 2**33), wire.Grant(4, skip=True)), 2**40)
-    assert wire.decode_reply(wire.encode_reply(reply)) == reply
-    assert wire.decode_reply(b"") == wire.Reply()
+
+
+GRANTS = (wire.Grant(3, 2**33), wire.Grant(4, skip=True))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        wire.Reply(GRANTS, 2**40),
+        wire.Reply(landed=300),
+        wire.Reply(last=True),
+        wire.Reply(landed=300, last=True),
+        wire.Reply(refusal=wire.LinkRefusal(15, "snapshot.checksum: another")),
+    ],
+)
+def test_replies_ride_with_anything(reply: wire.Reply) -> None:
+    told = wire.encode_reply(reply)
+    note = wire.encode_note(NOTES[0])
+    assert wire.decode_frame(wire.encode_frame(reply=told)).reply == reply
+    both = wire.decode_frame(wire.encode_frame(notes=[note], reply=told))
+    assert (both.notes, both.reply) == ((NOTES[0],), reply)
+    assert pb.Frame.FromString(wire.encode_frame(reply=told)).reply.landed == reply.landed
 
 
 def test_raw_is_not_copied() -> None:
@@ -225,10 +246,9 @@ def test_a_description_comes_back_as_it_was() -> None:
     ("decode", "m"),
     [
         (wire.decode_frame, pb.Frame(hello=pb.Hello(version=2))),
-        (wire.decode_reply, pb.Reply(welcome=pb.Welcome(version=2))),
         (wire.decode_description, pb.Description(version=2)),
     ],
-    ids=["hello", "welcome", "description"],
+    ids=["hello", "description"],
 )
 def test_another_version_is_named_with_both(decode: Callable[[bytes], Any], m: Any) -> None:
     data = m.SerializeToString()
@@ -247,7 +267,6 @@ def test_generated_code_reads_our_frames() -> None:
     assert m.bulk.push.lives[stamp.life] == pb.Life(origin="a", epoch=1)
     assert Clock.from_bytes(stamp.context) == clock(a=4, b=7)
     assert pb.Frame.FromString(wire.encode_frame(hello=HELLO)).hello.run == "r"
-    assert pb.Reply.FromString(wire.encode_reply(wire.Reply(WELCOME, landed=300))).landed == 300
 
 
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: type(note).__name__)
@@ -346,7 +365,7 @@ def test_a_tensor_of_another_dtype_does_not_fit_a_head() -> None:
 
 
 def test_a_big_endian_machine_swaps_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_SWAP", True)
+    monkeypatch.setattr(tensor_messages, "_SWAP", True)
     head, tensor = wire.take_apart(PUSH)
     assert torch.equal(PUSH.payload, torch.arange(6.0)), "the message is not touched"
     assert bytes(tensor.view(torch.uint8)[4:8].tolist()) == b"\x3f\x80\x00\x00"

@@ -20,19 +20,18 @@ from tests.unit.test_wire import (
     NOTES,
     PUSH,
     RUMOUR,
-    WELCOME,
     frame_of,
     sum_of,
 )
 
-from murmurate.core.averaging import Receipt
 from murmurate.core.clock import Clock, Dot, Range
+from murmurate.core.gossip.average.push_sum import Receipt
+from murmurate.core.intervals import SEQ_MAX
 from murmurate.core.message import Generation, Push, Rumour, Snapshot, SnapshotRequest
-from murmurate.core.runs import SEQ_MAX
+from murmurate.edge.net import wire
+from murmurate.edge.net.description import AXES_MAX, MEMBERS_MAX, TENSORS_MAX
+from murmurate.edge.net.messages import varint
 from murmurate.errors import RemoteProtocolError, SchemaMismatch
-from murmurate.io import wire
-from murmurate.io.bulk import varint
-from murmurate.io.description import AXES_MAX, MEMBERS_MAX, TENSORS_MAX
 from murmurate.v1 import peer_pb2 as pb
 
 CPU_S_MAX = 0.05
@@ -50,10 +49,11 @@ FRAMES = [
     frame_of(SUM),
     frame_of(SNAPSHOT),
 ]
-REPLY = wire.encode_reply(wire.Reply(WELCOME, (wire.Grant(3, 2**33), wire.Grant(4)), 2**40))
+REFUSAL = wire.LinkRefusal(3, "bulk.total: another")
+REPLY = wire.encode_reply(wire.Reply((wire.Grant(3, 2**33), wire.Grant(4)), 2**40, True, REFUSAL))
+FRAMES.append(wire.encode_frame(notes=[wire.encode_note(NOTES[0])], reply=REPLY))
 SEEDS: list[tuple[Callable[[bytes], Any], bytes]] = [
     *((wire.decode_frame, frame) for frame in FRAMES),
-    (wire.decode_reply, REPLY),
     (wire.decode_description, wire.encode_description(DESCRIPTION)),
     (wire.check_describe_request, b""),
 ]
@@ -398,18 +398,17 @@ def described(**changes: Any) -> bytes:
     return serialized(m)
 
 
+def replied(**fields: Any) -> tuple[Callable[[bytes], Any], bytes]:
+    return wire.decode_frame, pb.Frame(reply=pb.Reply(**fields)).SerializeToString()
+
+
 OTHERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
-    "grant for 0": (wire.decode_reply, pb.Reply(grants=[pb.Grant()]).SerializeToString()),
-    "grant far beyond": (
-        wire.decode_reply,
-        pb.Reply(grants=[pb.Grant(number=1, offset=2**63)]).SerializeToString(),
-    ),
-    "too many grants": (
-        wire.decode_reply,
-        pb.Reply(grants=[pb.Grant(number=1)] * (wire.GRANTS_MAX + 1)).SerializeToString(),
-    ),
-    "landed 2^64 - 1": (wire.decode_reply, pb.Reply(landed=2**64 - 1).SerializeToString()),
-    "a reply over the limit": (wire.decode_reply, bytes(wire.REST_BYTES_MAX + 1)),
+    "grant for 0": replied(grants=[pb.Grant()]),
+    "grant far beyond": replied(grants=[pb.Grant(number=1, offset=2**63)]),
+    "too many grants": replied(grants=[pb.Grant(number=1)] * (wire.GRANTS_MAX + 1)),
+    "landed 2^64 - 1": replied(landed=2**64 - 1),
+    "a refusal without end": replied(refusal=pb.Refusal(status=3, sentence="x" * 2000)),
+    "a refusal of no status": replied(refusal=pb.Refusal(status=1000, sentence="x")),
     "a request over the limit": (wire.check_describe_request, bytes(2000)),
     "a description over the limit": (
         wire.decode_description,

@@ -19,9 +19,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from murmurate.core.runs import (
+from murmurate.core.intervals import (
     SEQ_MAX,
     Runs,
     runs_add,
@@ -30,9 +30,28 @@ from murmurate.core.runs import (
     runs_minus,
     runs_size,
 )
+from murmurate.core.values.limits import (
+    NAME_BYTES_MAX,
+    AnyNumber,
+    Ascending,
+    Few,
+    Name,
+    Ordinal,
+    WireNames,
+    name_problem,
+)
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
-Key = tuple[str, int]
+RUNS_MAX = 16384
+"""Of one life that comes from the network."""
+
+Key = Annotated[tuple[Name, Ordinal], WireNames("origin", "epoch")]
+"""One life of one peer."""
+Fold = Annotated[
+    tuple[Key, Annotated[tuple[AnyNumber, ...], Few(2 * RUNS_MAX), Ascending()]],
+    WireNames("", "runs"),
+]
+"""Of one life: which updates."""
 
 
 class Dot(NamedTuple):
@@ -49,10 +68,10 @@ class Dot(NamedTuple):
 class Range(NamedTuple):
     """The dots `first` to `last` of one origin and epoch, both included."""
 
-    origin: str
-    epoch: int
-    first: int
-    last: int
+    origin: Name
+    epoch: Ordinal
+    first: Ordinal
+    last: Ordinal
 
     def dots(self) -> Iterator[Dot]:
         for seq in range(self.first, self.last + 1):
@@ -63,22 +82,14 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ClockLimits:
     """What a clock from the network may look like before memory is spent on it."""
 
     bytes_max: int = 64 * 1024
     entries_max: int = 4096
-    runs_max: int = 16384
-    name_bytes_max: int = 128
+    runs_max: int = RUNS_MAX
+    name_bytes_max: int = NAME_BYTES_MAX
     seq_max: int = SEQ_MAX
-
-
-def name_problem(name: str, bytes_max: int) -> str:
-    """Why this cannot be an origin's name; empty: it can."""
-    if not name or not name.isprintable():
-        return f"{name!r} is not a printable name"
-    size = len(name.encode())
-    return "" if size <= bytes_max else f"a name of {size} bytes, at most {bytes_max}"
 
 
 class Clock:
@@ -273,9 +284,6 @@ class Clock:
                 return False
         return True
 
-    def disjoint(self, dots: Iterable[Dot]) -> bool:
-        return not any(dot in self for dot in dots)
-
     def rank(self) -> tuple[int, int, bytes]:
         """An order of sets on which all peers agree: newer baseline, more updates, then a hash."""
         digest = hashlib.blake2b(self.to_bytes(), digest_size=16).digest()
@@ -326,7 +334,7 @@ class Clock:
         return b"".join(out)
 
     @classmethod
-    def from_bytes(cls, data: bytes, limits: Limits | None = None) -> Clock:
+    def from_bytes(cls, data: bytes, limits: ClockLimits | None = None) -> Clock:
         """Read a clock a stranger sent; `RemoteProtocolError` names what is wrong with it."""
         limits = limits or _LIMITS
         if len(data) > limits.bytes_max:
@@ -390,7 +398,7 @@ class Clock:
 WIRE_VERSION = 1
 
 
-_LIMITS = Limits()
+_LIMITS = ClockLimits()
 
 
 def _varint(number: int) -> bytes:

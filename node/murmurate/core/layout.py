@@ -1,9 +1,9 @@
 """The flat view of a model: which tensor lies where in one buffer, and a hash that says so.
 
 Exchanged are the parameters that are trained (`requires_grad`), each once however often it is tied.
-Buffers, batch-norm statistics among them, stay with their peer: sums of running averages from many
-peers are no running average (with n peers they move n times too fast, and beyond n * momentum = 2
-they diverge). Frozen parameters stay too.
+Behind them, where it is asked for, lie running statistics (batch-norm's `running_mean` and
+`running_var`): what is published of these is their own (`core.publishing.statistics`), for sums of
+running averages are no running average. Other buffers and frozen parameters stay with their peer.
 
 The flat buffer is float32, or float64 as soon as one parameter is. Parameters of fewer bits keep
 their dtype in the model; their full weights live in the flat buffer, so that updates too small for
@@ -17,6 +17,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 
@@ -25,6 +26,8 @@ from murmurate.errors import ConfigError
 
 _NARROW = (torch.float16, torch.bfloat16)
 _WIDE = (torch.float32, torch.float64)
+STATISTICS = ("running_mean", "running_var")
+"""What modules call them."""
 SHOWN_MAX = 3
 """Differences named in a message; the rest is counted."""
 
@@ -45,8 +48,41 @@ class TensorSpec:
         return f"{self.name} {self.dtype}{list(self.shape)}"
 
 
+class Tracked(NamedTuple):
+    """A running statistic of a module. The tensor is asked for when it is used: `model.to()` and
+    its like put another in its place."""
+
+    module: torch.nn.Module
+    key: str
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return cast("torch.Tensor", getattr(self.module, self.key))
+
+
+def tracked(model: torch.nn.Module) -> dict[str, Tracked]:
+    """The running statistics of a model by name: of every module that keeps a mean and a variance,
+    as torch's batch-norm and instance-norm do."""
+    found: dict[str, Tracked] = {}
+    for prefix, module in model.named_modules():
+        here = dict(module.named_buffers(recurse=False))
+        if not all(_is_statistic(here.get(key)) for key in STATISTICS):
+            continue
+        for key in STATISTICS:
+            found[f"{prefix}.{key}" if prefix else key] = Tracked(module, key)
+    return found
+
+
+def _is_statistic(buffer: torch.Tensor | None) -> bool:
+    return buffer is not None and buffer.is_floating_point() and not buffer.is_meta
+
+
 class Layout:
-    """Where each trained parameter lies. Two peers can exchange updates when `schema` is equal."""
+    """Where each trained parameter lies, and each statistic behind them. Two peers can exchange
+    updates when `schema` is equal.
+
+    What is asked with a list of parameters concerns these: the first `trained` numbers.
+    """
 
     __slots__ = (
         "_narrow",
@@ -59,11 +95,13 @@ class Layout:
         "schema",
         "size",
         "tensors",
+        "trained",
     )
 
-    def __init__(self, tensors: Iterable[TensorSpec]) -> None:
+    def __init__(self, tensors: Iterable[TensorSpec], statistics: int = 0) -> None:
+        """`statistics`: so many tensors, the last, are statistics and no parameters."""
         self.tensors = tuple(tensors)
-        if not self.tensors:
+        if len(self.tensors) == statistics:
             raise ConfigError("model: no parameter requires a gradient, so there is nothing to do")
         self.dtype = (
             torch.float64 if any(t.dtype == "float64" for t in self.tensors) else torch.float32
@@ -73,6 +111,8 @@ class Layout:
             offsets.append(offsets[-1] + tensor.size)
         self._offsets = offsets
         self.size = offsets[-1]
+        self.trained = offsets[len(self.tensors) - statistics]
+        """So many numbers are of parameters."""
         self._row: torch.Tensor | None = None
         self._pointers: list[int] = []
         self._viewed: torch.Tensor | None = None
@@ -82,8 +122,11 @@ class Layout:
         self.schema = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @staticmethod
-    def of(model: torch.nn.Module) -> tuple[Layout, list[torch.nn.Parameter]]:
-        """The layout of a model's trained parameters, and these, in the same order."""
+    def of(
+        model: torch.nn.Module, *, statistics: bool = False
+    ) -> tuple[Layout, list[torch.nn.Parameter]]:
+        """The layout of a model's trained parameters, and these, in the same order; with room for
+        its running statistics behind them, if that is asked for."""
         specs: list[TensorSpec] = []
         parameters: list[torch.nn.Parameter] = []
         for name, parameter in model.named_parameters():
@@ -101,7 +144,13 @@ class Layout:
             dtype = str(parameter.dtype).removeprefix("torch.")
             specs.append(TensorSpec(name, dtype, tuple(parameter.shape)))
             parameters.append(parameter)
-        return Layout(specs), parameters
+        if not (statistics and specs):
+            return Layout(specs), parameters
+        running = tracked(model)
+        # They are kept and sent as the flat weights are, whatever they are in the model.
+        wide = "float64" if any(spec.dtype == "float64" for spec in specs) else "float32"
+        specs += [TensorSpec(name, wide, tuple(t.tensor.shape)) for name, t in running.items()]
+        return Layout(specs, len(running)), parameters
 
     @property
     def narrow(self) -> bool:
@@ -114,6 +163,11 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
+
+    @property
+    def statistics(self) -> slice:
+        """Where the running statistics lie."""
+        return slice(self.trained, self.size)
 
     def span(self, index: int) -> slice:
         return slice(self._offsets[index], self._offsets[index + 1])
@@ -132,7 +186,7 @@ class Layout:
 
     def let_go(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Give each parameter memory of its own again."""
-        if self._in_line(parameters) is not None:
+        if self.in_line(parameters) is not None:
             buffers.release()  # or for a moment this would be the most a node ever takes
             for parameter in parameters:
                 lined_up, parameter.data = parameter.data, parameter.data.clone()
@@ -149,47 +203,69 @@ class Layout:
             and parameter.untyped_storage().nbytes() == parameter.numel() * self.dtype.itemsize
         )
 
-    def _in_line(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """The buffer with all of them, unless one was moved elsewhere since."""
+    def in_line(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The buffer that the parameters lie in, one after another; None: one does not."""
         if self._row is None or [p.data_ptr() for p in parameters] != self._pointers:
             return None
         return self._row
 
     def gather(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A new flat CPU buffer with the values of these parameters."""
-        row = self._in_line(parameters)
+        """A new flat CPU buffer with the values of these: of the parameters, and of the statistics
+        if they are with them."""
+        row = self.in_line(parameters)
         if row is not None:
             return buffers.clone(row)
-        with torch.no_grad():
-            if all(p.is_cpu and p.dtype is self.dtype for p in parameters):
-                flat = buffers.empty(self.size, self.dtype)
-                return torch.cat([p.reshape(-1) for p in parameters], out=flat)
-            flat = buffers.empty(self.size, self.dtype)
-            for index, p in enumerate(parameters):
-                flat[self.span(index)].view(p.shape).copy_(p)
+        flat = buffers.empty(self._offsets[len(parameters)], self.dtype)
+        self._fill(flat, parameters)
         return flat
 
+    def _fill(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            if all(p.is_cpu and p.dtype is self.dtype for p in parameters):
+                torch.cat([p.reshape(-1) for p in parameters], out=flat)
+                return
+            for index, p in enumerate(parameters):
+                flat[self.span(index)].view(p.shape).copy_(p)
+
     def gained(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
-        """A new buffer: what the parameters have that `weights`, last scattered, had not."""
-        row = self._in_line(parameters)
+        """A new buffer: what the parameters have that `weights`, last scattered, had not. Nothing
+        where statistics lie."""
+        flat = buffers.empty(self.size, self.dtype)
+        flat[self.trained :] = 0.0
+        gain, weights = flat[: self.trained], weights[: self.trained]
+        row = self.in_line(parameters)
         if row is not None:
-            return torch.sub(row, weights, out=buffers.empty(self.size, self.dtype))
-        flat = self.gather(parameters)
+            torch.sub(row, weights, out=gain)
+            return flat
+        self._fill(gain, parameters)
         for index in self._narrow:
             span = self.span(index)
             seen = weights[span].to(parameters[index].dtype).to(self.dtype)
-            flat[span].sub_(seen)
+            gain[span].sub_(seen)
         if not self._narrow:
-            return flat.sub_(weights)
+            gain.sub_(weights)
+            return flat
         narrow = frozenset(self._narrow)
         for index in range(len(parameters)):
             if index not in narrow:
                 flat[self.span(index)].sub_(weights[self.span(index)])
         return flat
 
+    def equal(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> bool:
+        """Whether the parameters are what scattering these weights makes of them."""
+        row = self.in_line(parameters)
+        if row is not None:
+            return torch.equal(row, weights[: self.trained])
+        return all(
+            torch.equal(p.detach(), flat.to(p.device, p.dtype))
+            for p, flat in zip(parameters, self._views(weights, parameters), strict=True)
+        )
+
     def values(self, parameters: Sequence[torch.Tensor], place: slice) -> torch.Tensor:
-        """The parameters' values at that place of the flat buffer; to be read at once."""
-        row = self._in_line(parameters)
+        """The parameters' values at that place of the flat buffer, as far as they lie there; to be
+        read at once."""
+        place = self._of_parameters(place)
+        row = self.in_line(parameters)
         if row is not None:
             return row[place]
         flat = torch.empty(place.stop - place.start, dtype=self.dtype)
@@ -204,12 +280,12 @@ class Layout:
 
     def scatter(self, weights: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Write flat weights into the parameters, rounded where they have fewer bits."""
-        row = self._in_line(parameters)
+        row = self.in_line(parameters)
         if row is not None:
-            row.copy_(weights)
+            row.copy_(weights[: self.trained])
             return
         with torch.no_grad():
-            torch._foreach_copy_(list(parameters), self._views(weights))
+            torch._foreach_copy_(list(parameters), self._views(weights, parameters))
 
     def ahead(
         self,
@@ -219,13 +295,21 @@ class Layout:
     ) -> Ahead:
         """Set aside what the parameters have and `weights`, about to change, has not. `place`: it
         changes nowhere else."""
-        return Ahead(self, parameters, weights, place)
+        return Ahead(self, parameters, weights, self._of_parameters(place))
 
-    def _views(self, weights: torch.Tensor) -> list[torch.Tensor]:
-        """The flat weights in the shapes of the parameters; those of the last buffer are kept."""
+    def _of_parameters(self, place: slice) -> slice:
+        """As much of a place as parameters lie in."""
+        start, stop, _ = place.indices(self.size)
+        return slice(min(start, self.trained), min(stop, self.trained))
+
+    def _views(
+        self, weights: torch.Tensor, parameters: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The flat weights in the shapes of these; those of the last buffer are kept."""
         if self._viewed is not weights:
-            self._viewed, self._shaped = weights, self._shapes(weights)
-        return self._shaped
+            self._viewed = weights
+            self._shaped = self._shapes(weights)
+        return self._shaped[: len(parameters)]
 
     def _shapes(self, flat: torch.Tensor) -> list[torch.Tensor]:
         return [flat[self.span(i)].view(t.shape) for i, t in enumerate(self.tensors)]
@@ -265,13 +349,13 @@ class Ahead:
         self._layout = layout
         self._parameters = parameters
         self._flat: torch.Tensor | None = None
-        self._row = layout._in_line(parameters)
+        self._row = layout.in_line(parameters)
         self._place = place
         if self._row is not None:
             self._row[place].sub_(weights[place])
         elif all(p.is_cpu and p.dtype is layout.dtype for p in parameters):
             with torch.no_grad():
-                torch._foreach_sub_(list(parameters), layout._views(weights))
+                torch._foreach_sub_(list(parameters), layout._views(weights, parameters))
         else:
             self._flat = layout.gained(parameters, weights)
 
@@ -280,9 +364,10 @@ class Ahead:
         if self._row is not None:
             self._row[self._place].add_(weights[self._place])
         elif self._flat is not None:
-            values = self._layout._shapes(self._flat.add_(weights))
+            values = self._layout._shapes(self._flat.add_(weights))[: len(self._parameters)]
             with torch.no_grad():
                 torch._foreach_copy_(list(self._parameters), values)
         else:
+            values = self._layout._views(weights, self._parameters)
             with torch.no_grad():
-                torch._foreach_add_(list(self._parameters), self._layout._views(weights))
+                torch._foreach_add_(list(self._parameters), values)

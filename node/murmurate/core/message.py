@@ -7,13 +7,14 @@ model, who I am, which updates I made) is checked by `Peer.receive` before anyth
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol, TypeAlias
 
 import torch
 
 from murmurate.core import buffers
-from murmurate.core.clock import Clock, Dot, Key, Range
-from murmurate.core.runs import Runs, runs_problem
+from murmurate.core.clock import Clock, Dot, Fold, Key, Range
+from murmurate.core.intervals import runs_problem
+from murmurate.core.values.limits import Few, Line, Name, NameOrNone, Number, WireNames
 from murmurate.errors import RemoteProtocolError
 
 STAMPS_MAX = 512
@@ -25,6 +26,12 @@ RANGES_MAX = 1024
 RUMOURS_MAX = 64
 CANDIDATES_MAX = 256
 GENERATIONS_MAX = 64
+NAMES_MAX = 4096
+"""Of a roster, and of the epochs folded in one agreement."""
+
+Names = Annotated[tuple[Name, ...], Few(NAMES_MAX)]
+Ranges = Annotated[tuple[Range, ...], Few(RANGES_MAX)]
+Ballot = Annotated[tuple[Number, Name], WireNames("number", "name")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,9 @@ class Stamp:
 
 
 class Part(Protocol):
-    """Numbers in an encoded form (io/codec.py), which know how to be added to plain ones."""
+    """Numbers in an encoded form (core/codecs/codec.py), which know how to be added to plain
+    ones.
+    """
 
     @property
     def codec(self) -> str: ...
@@ -53,6 +62,15 @@ class Part(Protocol):
 
     def add_to(self, flat: torch.Tensor) -> None:
         """Decode and add in one pass, in place."""
+
+
+Delta: TypeAlias = torch.Tensor | Part | tuple[Part, ...]
+"""What an update adds: plain, or encoded, in one form or in several that are added one after
+another."""
+
+
+def parts_of(coded: Part | tuple[Part, ...]) -> tuple[Part, ...]:
+    return coded if isinstance(coded, tuple) else (coded,)
 
 
 class Push:
@@ -163,7 +181,7 @@ def summed(pushes: list[Push]) -> Push:
 class Digest:
     """«This is what I have, and this much of it a crash cannot take»; `ask`: what have you?"""
 
-    epoch: int
+    epoch: Number
     clock: Clock
     durable: Clock
     ask: bool = False
@@ -178,7 +196,7 @@ class Digest:
 class Want:
     """«Send me these, one by one or as sums of nothing else»."""
 
-    ranges: tuple[Range, ...]
+    ranges: Ranges
 
     def __post_init__(self) -> None:
         _check_ranges("want.ranges", self.ranges)
@@ -188,7 +206,7 @@ class Want:
 class Lack:
     """«I hold these in my weights, but no longer one by one»: ask the origin, or for a snapshot."""
 
-    ranges: tuple[Range, ...]
+    ranges: Ranges
 
     def __post_init__(self) -> None:
         _check_ranges("lack.ranges", self.ranges)
@@ -203,10 +221,10 @@ class SnapshotRequest:
 class Generation:
     """One agreement: who votes from now on, and which finished epochs left the clocks."""
 
-    number: int
-    roster: tuple[str, ...]
-    folds: tuple[tuple[Key, Runs], ...] = ()
-    evicted: tuple[str, ...] = ()
+    number: Number
+    roster: Names
+    folds: Annotated[tuple[Fold, ...], Few(NAMES_MAX)] = ()
+    evicted: Names = ()
 
     def __post_init__(self) -> None:
         if self.number < 0:
@@ -252,14 +270,14 @@ STATES = (ALIVE, SUSPECT, DEAD, LEFT)
 class Rumour:
     """What is said about a member. A higher epoch wins; then `left`; then the incarnation."""
 
-    name: str
-    epoch: int
-    incarnation: int
+    name: Name
+    epoch: Number
+    incarnation: Number
     state: str
-    address: str = ""
-    source: str = ""
+    address: Line = ""
+    source: NameOrNone = ""
     """Who says so first: independent suspicions count (Lifeguard)."""
-    last: int = 0
+    last: Number = 0
     """Of one who has left: the number of its last update."""
 
     def __post_init__(self) -> None:
@@ -271,12 +289,15 @@ class Rumour:
             raise RemoteProtocolError("rumour.incarnation", "negative")
 
 
+Rumours = Annotated[tuple[Rumour, ...], Few(RUMOURS_MAX)]
+
+
 @dataclass(frozen=True, slots=True)
 class Ping:
     """«Are you there?»"""
 
-    number: int
-    rumours: tuple[Rumour, ...] = ()
+    number: Number
+    rumours: Rumours = ()
 
     def __post_init__(self) -> None:
         _check_rumours(self.rumours)
@@ -286,9 +307,9 @@ class Ping:
 class PingRequest:
     """«I get no answer from `target`: ask it for me»."""
 
-    number: int
-    target: str
-    rumours: tuple[Rumour, ...] = ()
+    number: Number
+    target: Name
+    rumours: Rumours = ()
 
     def __post_init__(self) -> None:
         _check_rumours(self.rumours)
@@ -298,18 +319,16 @@ class PingRequest:
 class Ack:
     """«I am here» (or, for a `PingRequest`: `about` answered me). `nack`: it did not, but I am."""
 
-    number: int
-    about: str
+    number: Number
+    about: Name
     nack: bool = False
-    rumours: tuple[Rumour, ...] = ()
+    rumours: Rumours = ()
 
     def __post_init__(self) -> None:
         _check_rumours(self.rumours)
 
 
 # -- agreement on the baseline -------------------------------------------------------------------
-
-Ballot = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,10 +338,10 @@ class Prepare:
     What do you hold of them?»
     """
 
-    number: int
+    number: Number
     ballot: Ballot
-    candidates: tuple[Key, ...]
-    evict: tuple[str, ...] = ()
+    candidates: Annotated[tuple[Key, ...], Few(CANDIDATES_MAX)]
+    evict: Names = ()
 
     def __post_init__(self) -> None:
         if len(self.candidates) > CANDIDATES_MAX:
@@ -335,14 +354,16 @@ class Promise:
     take no more for now; these members are not gone; this value I have accepted before».
     """
 
-    number: int
+    number: Number
     ballot: Ballot
-    held: tuple[tuple[Key, Runs], ...]
-    not_gone: tuple[str, ...] = ()
+    held: Annotated[tuple[Fold, ...], Few(CANDIDATES_MAX)]
+    not_gone: Names = ()
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
 
     def __post_init__(self) -> None:
+        if (self.accepted_ballot is None) != (self.accepted is None):
+            raise RemoteProtocolError("promise.accepted", "a ballot and a value, or neither")
         if len(self.held) > CANDIDATES_MAX:
             raise RemoteProtocolError("promise.held", f"at most {CANDIDATES_MAX}")
 
@@ -359,7 +380,7 @@ class Accept:
 class Accepted:
     """«So be it, for my part»."""
 
-    number: int
+    number: Number
     ballot: Ballot
 
 
@@ -367,7 +388,7 @@ class Accepted:
 class Decided:
     """«It is so»: generations in order, without gaps."""
 
-    generations: tuple[Generation, ...] = field(default=())
+    generations: Annotated[tuple[Generation, ...], Few(GENERATIONS_MAX)] = field(default=())
 
     def __post_init__(self) -> None:
         if len(self.generations) > GENERATIONS_MAX:

@@ -4,13 +4,12 @@ Promise: `weights == w0 + sum of the updates in clock`, always. Everything that 
 outcome (duplicate, overlap), not an application. Staleness is counted in the same step that applies
 the update, or the number would be wrong.
 
-In the exact form weights and payloads are int64 fixed point: sums are then equal to the bit in any
+The simulator mostly uses int64 fixed point, and no node does: sums are equal to the bit in any
 order (fp32 sums in two orders differ by about 8e-7 relative after 4,000 updates).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,23 +18,6 @@ from murmurate.core import buffers
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Part, Stamp
 from murmurate.errors import LocalProtocolError
-
-FIXED_POINT_BITS = 32
-"""Fraction bits of the exact form: steps of 2.3e-10 up to 2.1e9."""
-FIXED_POINT_MAX = 2.0 ** (63 - FIXED_POINT_BITS)
-
-
-def to_fixed(values: torch.Tensor) -> torch.Tensor:
-    """Floating point to int64 fixed point (rounded to nearest)."""
-    largest = float(values.abs().max()) if values.numel() else 0.0
-    if not largest < FIXED_POINT_MAX:
-        raise LocalProtocolError(f"{largest} does not fit fixed point: below {FIXED_POINT_MAX:g}")
-    return torch.round(values.double() * 2.0**FIXED_POINT_BITS).to(torch.int64)
-
-
-def from_fixed(values: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """int64 fixed point back to floating point."""
-    return (values.double() / 2.0**FIXED_POINT_BITS).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +73,6 @@ class Replica:
         self,
         stamps: tuple[Stamp, ...],
         payload: torch.Tensor | tuple[Part, ...],
-        *,
-        scale: float = 1.0,
     ) -> Fresh | Duplicate | Overlap:
         """Apply an update, or a sum of updates, unless any of it is there already.
 
@@ -101,8 +81,6 @@ class Replica:
         """
         plain = payload if isinstance(payload, torch.Tensor) else None
         shape = tuple({p.size for p in payload} if plain is None else plain.shape)
-        if plain is None and scale != 1.0:
-            raise LocalProtocolError("what is encoded is added as it is, not scaled")
         if not stamps or shape != self.weights.shape:
             raise LocalProtocolError("an update without an id, or of another shape")
         verdict = self.judge(tuple(stamp.dot for stamp in stamps))
@@ -112,10 +90,8 @@ class Replica:
         if plain is None:
             for part in payload:
                 part.add_to(self.weights)
-        elif scale == 1.0:
-            self.weights.add_(plain)
         else:
-            self.weights.add_(plain, alpha=scale)
+            self.weights.add_(plain)
         return Fresh(staleness)
 
     def count(self, stamps: tuple[Stamp, ...]) -> tuple[int, ...]:
@@ -126,26 +102,3 @@ class Replica:
             out.append(stamp.context.distance(clock))
             clock.add(stamp.dot)
         return tuple(out)
-
-    def adopt(self, weights: torch.Tensor, clock: Clock) -> None:
-        """Replace both by a snapshot's."""
-        if weights.shape != self.weights.shape or weights.dtype != self.weights.dtype:
-            raise LocalProtocolError("a snapshot of another shape or dtype")
-        self.weights.copy_(weights)
-        self.clock = clock.copy()
-
-    def audit(
-        self,
-        w0: torch.Tensor,
-        updates: Mapping[Dot, torch.Tensor],
-        dots: Iterable[Dot] | None = None,
-    ) -> float:
-        """How far `weights` is from `w0 + sum of updates(clock)`: the largest difference.
-
-        `dots`: the whole set when part of the clock is folded into the baseline.
-        """
-        wide = torch.float64 if w0.is_floating_point() else torch.int64
-        total = w0.to(wide).clone()
-        for dot in self.clock if dots is None else dots:
-            total += updates[dot].to(wide)
-        return float((total - self.weights.to(wide)).abs().max())

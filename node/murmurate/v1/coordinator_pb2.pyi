@@ -5,20 +5,22 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Work(_message.Message):
-    __slots__ = ("hello", "push", "offset", "raw", "doing", "bye")
+    __slots__ = ("hello", "push", "offset", "raw", "doing", "bye", "checksum")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     hello: WorkHello
     push: Return
     offset: int
     raw: bytes
     doing: Doing
     bye: bool
-    def __init__(self, hello: _Optional[_Union[WorkHello, _Mapping]] = ..., push: _Optional[_Union[Return, _Mapping]] = ..., offset: _Optional[int] = ..., raw: _Optional[bytes] = ..., doing: _Optional[_Union[Doing, _Mapping]] = ..., bye: bool = ...) -> None: ...
+    checksum: int
+    def __init__(self, hello: _Optional[_Union[WorkHello, _Mapping]] = ..., push: _Optional[_Union[Return, _Mapping]] = ..., offset: _Optional[int] = ..., raw: _Optional[bytes] = ..., doing: _Optional[_Union[Doing, _Mapping]] = ..., bye: bool = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class WorkHello(_message.Message):
     __slots__ = ("version", "run", "name", "instance", "structure", "width", "memory_bytes", "lease", "lease_version")
@@ -43,7 +45,7 @@ class WorkHello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., instance: _Optional[str] = ..., structure: _Optional[bytes] = ..., width: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., lease: _Optional[int] = ..., lease_version: _Optional[int] = ...) -> None: ...
 
 class Return(_message.Message):
-    __slots__ = ("plan", "lease", "version", "steps", "samples", "loss", "seconds", "value_bytes", "checksum")
+    __slots__ = ("plan", "lease", "version", "steps", "samples", "loss", "seconds", "value_bytes")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -52,7 +54,6 @@ class Return(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     plan: int
     lease: int
     version: int
@@ -61,8 +62,7 @@ class Return(_message.Message):
     loss: float
     seconds: float
     value_bytes: int
-    checksum: int
-    def __init__(self, plan: _Optional[int] = ..., lease: _Optional[int] = ..., version: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., seconds: _Optional[float] = ..., value_bytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, plan: _Optional[int] = ..., lease: _Optional[int] = ..., version: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., seconds: _Optional[float] = ..., value_bytes: _Optional[int] = ...) -> None: ...
 
 class Doing(_message.Message):
     __slots__ = ("samples", "steps", "samples_per_s", "loss", "wait_s")
@@ -79,7 +79,7 @@ class Doing(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("welcome", "give", "offset", "raw", "taken", "not_taken", "waits", "stop")
+    __slots__ = ("welcome", "give", "offset", "raw", "taken", "not_taken", "waits", "stop", "checksum")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GIVE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Task(_message.Message):
     NOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     welcome: WorkWelcome
     give: Give
     offset: int
@@ -96,7 +97,8 @@ class Task(_message.Message):
     not_taken: NotTaken
     waits: str
     stop: str
-    def __init__(self, welcome: _Optional[_Union[WorkWelcome, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ..., offset: _Optional[int] = ..., raw: _Optional[bytes] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., not_taken: _Optional[_Union[NotTaken, _Mapping]] = ..., waits: _Optional[str] = ..., stop: _Optional[str] = ...) -> None: ...
+    checksum: int
+    def __init__(self, welcome: _Optional[_Union[WorkWelcome, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ..., offset: _Optional[int] = ..., raw: _Optional[bytes] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., not_taken: _Optional[_Union[NotTaken, _Mapping]] = ..., waits: _Optional[str] = ..., stop: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class WorkWelcome(_message.Message):
     __slots__ = ("version", "run", "instance", "rule", "steps", "lease_holds", "lease_version", "plan")
@@ -119,20 +121,18 @@ class WorkWelcome(_message.Message):
     def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., instance: _Optional[str] = ..., rule: _Optional[str] = ..., steps: _Optional[int] = ..., lease_holds: bool = ..., lease_version: _Optional[int] = ..., plan: _Optional[int] = ...) -> None: ...
 
 class Give(_message.Message):
-    __slots__ = ("plan", "lease", "version", "held", "value_bytes", "checksum")
+    __slots__ = ("plan", "lease", "version", "held", "value_bytes")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     plan: int
     lease: int
     version: int
     held: bytes
     value_bytes: int
-    checksum: int
-    def __init__(self, plan: _Optional[int] = ..., lease: _Optional[int] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., value_bytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, plan: _Optional[int] = ..., lease: _Optional[int] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., value_bytes: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("lease", "version", "staleness")

@@ -54,7 +54,7 @@ class Claim(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class Deal(_message.Message):
-    __slots__ = ("welcome", "piece", "confirmed", "denied", "pong", "end", "raw", "taken")
+    __slots__ = ("welcome", "piece", "confirmed", "denied", "pong", "end", "raw", "taken", "checksum")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class Deal(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     welcome: FeedWelcome
     piece: Piece
     confirmed: _containers.RepeatedScalarFieldContainer[int]
@@ -71,7 +72,8 @@ class Deal(_message.Message):
     end: End
     raw: bytes
     taken: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, welcome: _Optional[_Union[FeedWelcome, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ..., confirmed: _Optional[_Iterable[int]] = ..., denied: _Optional[_Iterable[int]] = ..., pong: _Optional[int] = ..., end: _Optional[_Union[End, _Mapping]] = ..., raw: _Optional[bytes] = ..., taken: _Optional[_Iterable[int]] = ...) -> None: ...
+    checksum: int
+    def __init__(self, welcome: _Optional[_Union[FeedWelcome, _Mapping]] = ..., piece: _Optional[_Union[Piece, _Mapping]] = ..., confirmed: _Optional[_Iterable[int]] = ..., denied: _Optional[_Iterable[int]] = ..., pong: _Optional[int] = ..., end: _Optional[_Union[End, _Mapping]] = ..., raw: _Optional[bytes] = ..., taken: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class FeedWelcome(_message.Message):
     __slots__ = ("version", "run", "instance", "batches", "samples", "tensors")

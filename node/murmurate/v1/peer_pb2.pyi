@@ -20,19 +20,21 @@ STATE_DEAD: State
 STATE_LEFT: State
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "notes", "bulk", "raw")
+    __slots__ = ("hello", "notes", "bulk", "raw", "reply")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     BULK_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     notes: _containers.RepeatedCompositeFieldContainer[Note]
     bulk: Bulk
     raw: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., notes: _Optional[_Iterable[_Union[Note, _Mapping]]] = ..., bulk: _Optional[_Union[Bulk, _Mapping]] = ..., raw: _Optional[bytes] = ...) -> None: ...
+    reply: Reply
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., notes: _Optional[_Iterable[_Union[Note, _Mapping]]] = ..., bulk: _Optional[_Union[Bulk, _Mapping]] = ..., raw: _Optional[bytes] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("version", "run", "swarm", "schema", "name", "epoch", "address")
+    __slots__ = ("version", "run", "swarm", "schema", "name", "epoch", "address", "link", "seen")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     SWARM_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +42,8 @@ class Hello(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     run: str
     swarm: str
@@ -47,35 +51,29 @@ class Hello(_message.Message):
     name: str
     epoch: int
     address: str
-    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., schema: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
-
-class Welcome(_message.Message):
-    __slots__ = ("version", "run", "swarm", "schema", "name", "epoch", "address")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    SWARM_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    run: str
-    swarm: str
-    schema: str
-    name: str
-    epoch: int
-    address: str
-    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., schema: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    link: int
+    seen: int
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., swarm: _Optional[str] = ..., schema: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., link: _Optional[int] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("welcome", "grants", "landed")
-    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("grants", "landed", "last", "refusal")
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     LANDED_FIELD_NUMBER: _ClassVar[int]
-    welcome: Welcome
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     landed: int
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., landed: _Optional[int] = ...) -> None: ...
+    last: bool
+    refusal: Refusal
+    def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., landed: _Optional[int] = ..., last: bool = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("status", "sentence")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    status: int
+    sentence: str
+    def __init__(self, status: _Optional[int] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("number", "offset", "skip")
@@ -394,7 +392,7 @@ class Receipt(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "fastest_delay_s", "later_updates", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours")
+    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "test_loss", "accuracy", "validation_loss", "validation_accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "fastest_delay_s", "later_updates", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours", "catching_up", "warnings")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -402,7 +400,10 @@ class Progress(_message.Message):
     SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    TEST_LOSS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
@@ -426,6 +427,8 @@ class Progress(_message.Message):
     SKETCH_AT_FIELD_NUMBER: _ClassVar[int]
     MADE_AT_FIELD_NUMBER: _ClassVar[int]
     NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
+    CATCHING_UP_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     version: int
@@ -433,7 +436,10 @@ class Progress(_message.Message):
     samples_per_s: float
     step_s: float
     loss: float
+    test_loss: float
     accuracy: float
+    validation_loss: float
+    validation_accuracy: float
     published: int
     applied: int
     duplicates: int
@@ -457,7 +463,17 @@ class Progress(_message.Message):
     sketch_at: int
     made_at: _containers.RepeatedScalarFieldContainer[float]
     neighbours: _containers.RepeatedCompositeFieldContainer[Neighbour]
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., fastest_delay_s: _Optional[float] = ..., later_updates: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+    catching_up: int
+    warnings: _containers.RepeatedCompositeFieldContainer[LearningWarning]
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., test_loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., validation_loss: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., fastest_delay_s: _Optional[float] = ..., later_updates: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., catching_up: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[LearningWarning, _Mapping]]] = ...) -> None: ...
+
+class LearningWarning(_message.Message):
+    __slots__ = ("reason", "text")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    text: str
+    def __init__(self, reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Neighbour(_message.Message):
     __slots__ = ("name", "sent_bytes", "applied", "staleness")

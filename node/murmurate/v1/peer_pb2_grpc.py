@@ -42,7 +42,7 @@ class PeerStub(object):
         self.Talk = channel.stream_stream(
                 '/murmurate.v1.Peer/Talk',
                 request_serializer=murmurate_dot_v1_dot_peer__pb2.Frame.SerializeToString,
-                response_deserializer=murmurate_dot_v1_dot_peer__pb2.Reply.FromString,
+                response_deserializer=murmurate_dot_v1_dot_peer__pb2.Frame.FromString,
                 _registered_method=True)
 
 
@@ -57,8 +57,7 @@ class PeerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Talk(self, request_iterator, context):
-        """My link to you: I send frames as long as we know each other; you only say what has landed.
-        What you have to tell me comes on your own link to me.
+        """A link between us: both of us send frames on it as long as we know each other, whoever opened it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,7 +74,7 @@ def add_PeerServicer_to_server(servicer, server):
             'Talk': grpc.stream_stream_rpc_method_handler(
                     servicer.Talk,
                     request_deserializer=murmurate_dot_v1_dot_peer__pb2.Frame.FromString,
-                    response_serializer=murmurate_dot_v1_dot_peer__pb2.Reply.SerializeToString,
+                    response_serializer=murmurate_dot_v1_dot_peer__pb2.Frame.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,7 +130,7 @@ class Peer(object):
             target,
             '/murmurate.v1.Peer/Talk',
             murmurate_dot_v1_dot_peer__pb2.Frame.SerializeToString,
-            murmurate_dot_v1_dot_peer__pb2.Reply.FromString,
+            murmurate_dot_v1_dot_peer__pb2.Frame.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,9 +57,14 @@ function frame(width, height, x, y, formatX, formatY) {  // axes, and where a po
   return { parts, px: v => left + (v - x[0]) / (x[1] - x[0] || 1) * (width - 6 - left),
            py: v => bottom - (v - y[0]) / (y[1] - y[0] || 1) * (bottom - 10) };
 }
-function curve(f, points, colour) {
+// What a point of a curve has where, and how it is drawn: [column, name, look].
+const LOSSES = [[2, "training loss", { "stroke-width": 1, "stroke-opacity": 0.5 }],
+  [6, "validation loss", { "stroke-dasharray": "5 3" }], [5, "test loss", {}]];
+const ACCURACIES = [[7, "validation accuracy", { "stroke-dasharray": "5 3" }], [3, "accuracy", {}]];
+
+function curve(f, points, colour, look = {}) {
   return node("polyline", { points: points.map(([x, y]) => f.px(x).toFixed(1) + "," + f.py(y).toFixed(1)).join(" "),
-    fill: "none", stroke: colour, "stroke-width": 1.6, "stroke-linejoin": "round", class: "curve" });
+    fill: "none", stroke: colour, "stroke-width": 1.6, "stroke-linejoin": "round", class: "curve", ...look });
 }
 function nothing(id, height) {
   $(id).replaceChildren(node("text", { x: 200, y: height / 2, "text-anchor": "middle" }, "nothing yet"));

@@ -2,68 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from murmurate.io.http import Page, Pages
-from murmurate.io.metrics import FAMILIES, exposition
-from murmurate.report import counts
-from murmurate.watch.html import HTML, html
+from murmurate.core.figures.table import NODE
+from murmurate.edge.net.http import Pages
+from murmurate.watch.html import html
 from murmurate.watch.reading import is_ready, read
+from murmurate.watch.routes import FAILED, json_page, routes
 from murmurate.watch.swarm import Json, as_json
 
 if TYPE_CHECKING:
-    from murmurate.runtime import Runtime
+    from murmurate.edge.net.credentials import Credentials
+    from murmurate.edge.runtime.runtime import Runtime
 
 BARS_MAX = 64
-JSON = "application/json"
 
 
-def pages(runtime: Runtime, listen: str) -> Pages:
+def pages(runtime: Runtime, listen: str, credentials: Credentials) -> Pages:
     """To be started by the runtime, on its own loop."""
-    expose = exposition(lambda: read(runtime), FAMILIES)
-    page = html("murmurate.watch")
-
-    def metrics(headers: Mapping[str, str]) -> Page:
-        body, kind = expose(headers.get("accept", ""))
-        return Page(body, kind)
-
-    def livez(_: Mapping[str, str]) -> Page:
-        """That this is answered at all says that the loop turns."""
-        if runtime.failed:
-            return Page(b"the background has failed; see the log\n", status=503)
-        return Page(b"ok\n")
-
-    def readyz(_: Mapping[str, str]) -> Page:
-        if not is_ready(runtime):
-            return Page(b"not part of the swarm\n", status=503)
-        return Page(b"ok\n")
-
-    def swarm(_: Mapping[str, str]) -> Page:
-        return Page(json.dumps(swarm_json(runtime), allow_nan=False).encode(), JSON)
-
-    return Pages(
-        listen,
-        {
-            "/": lambda _: Page(page, HTML),
-            "/metrics": metrics,
-            "/swarm.json": swarm,
-            "/livez": livez,
-            "/readyz": readyz,
-        },
+    shared = routes(
+        values=lambda: read(runtime),
+        sheet=NODE,
+        ill=lambda: FAILED if runtime.failed else "",
+        unready=lambda: "" if is_ready(runtime) else "not part of the swarm",
+        page=html("murmurate.watch"),
     )
+    own = {"/swarm.json": lambda _: json_page(swarm_json(runtime))}
+    return Pages(listen, {**shared, **own}, credentials)
 
 
 def swarm_json(runtime: Runtime) -> Json:
     """What the page shows."""
     swarm = as_json(runtime.describe())
-    with runtime.lock:
-        seen = counts(runtime.tally.staleness)
-        curves = runtime.curves.lists()
-        by_class = runtime.tally.accuracy_of
+    seen, curves, by_class = runtime.look(
+        lambda node: (node.tally.staleness.counts(), node.curves.lists(), node.tally.accuracy_of)
+    )
     return {
         **swarm,
         "wall": time.time(),

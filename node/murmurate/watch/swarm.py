@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from murmurate.io.description import Description
-from murmurate.io.progress import Progress
-from murmurate.report import empty_row, node_row, number
+from murmurate.core.figures.progress import Progress
+from murmurate.edge.net.description import Description
+from murmurate.watch.report import empty_row, node_row, number, warned
 
 Json = dict[str, Any]
 
@@ -15,6 +15,7 @@ def as_json(description: Description) -> Json:
     """Everything `status` shows, and more. Keys are only ever added; unknown numbers are null."""
     told = {progress.name: progress for progress in description.progress}
     parameters = sum(_product(tensor.shape) for tensor in description.tensors)
+    live = {each.name for each in description.members if each.state in ("alive", "suspect")}
     return {
         "name": description.name,
         "address": description.address,
@@ -24,6 +25,7 @@ def as_json(description: Description) -> Json:
         "synced": description.synced,
         "parameters": parameters,
         "updates": len(description.clock),
+        "warnings": warned(node_row(each) for name, each in sorted(told.items()) if name in live),
         "members": [
             {
                 **member_row(each.name, told.get(each.name)),

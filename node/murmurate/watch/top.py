@@ -17,11 +17,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from murmurate import status
+from murmurate.core.values.names import nearest
+from murmurate.edge.net.credentials import Credentials
 from murmurate.errors import ConfigError, TransportError
-from murmurate.values import nearest
-from murmurate.view import PLAIN_WIDTH
+from murmurate.watch import status
 from murmurate.watch.swarm import Json, as_json
+from murmurate.watch.view import PLAIN_WIDTH
 
 WINDOW_S = 5.0
 """Rates are over accounts at most this far apart."""
@@ -49,18 +50,20 @@ COLUMNS = {
     "predicted": Column("predicted", lambda row: row["staleness_predicted"], ",.2f"),
     "bytes": Column("MB/s", lambda row: row["bytes_now"] and row["bytes_now"] / 1e6, ",.2f"),
     "loss": Column("loss", lambda row: row["loss"], ".4f"),
+    "test_loss": Column("test loss", lambda row: row["test_loss"], ".4f"),
     "accuracy": Column("accuracy", lambda row: row["accuracy"], ".1%"),
     "lag": Column("lag", lambda row: row["lag"], ",d"),
     "address": Column("address", lambda row: str(row["address"]), "", False),
 }
 
 
-NARROW = ("address", "bytes", "updates", "loss", "samples", "predicted", "lag")
+NARROW = ("address", "test_loss", "bytes", "updates", "loss", "samples", "predicted", "lag")
 """What is left out where there is no room, the first first."""
 
 
 def run(
     address: str,
+    credentials: Credentials,
     *,
     sort: str = "name",
     interval_s: float = 1.0,
@@ -81,7 +84,7 @@ def run(
         while count is None or shown < count:
             began = time.monotonic()
             try:
-                swarm = as_json(asyncio.run(status.ask(address, timeout_s)))
+                swarm = as_json(asyncio.run(status.ask(address, timeout_s, credentials)))
             except TransportError as error:
                 if not shown:
                     raise
@@ -167,7 +170,10 @@ def picture(swarm: Json, rates: Rates, sort: str, width: int = PLAIN_WIDTH) -> G
         table.add_column(titles[key], justify=right, no_wrap=True)  # type: ignore[arg-type]
     for number in range(len(members)):
         table.add_row(*(cells[key][number] for key in shown))
-    return Group(Text(headline(swarm, members), no_wrap=True, overflow="ellipsis"), table)
+    warnings = [Text(text, style="yellow") for text in swarm["warnings"]]
+    return Group(
+        Text(headline(swarm, members), no_wrap=True, overflow="ellipsis"), table, *warnings
+    )
 
 
 def headline(swarm: Json, members: Sequence[Json]) -> str:

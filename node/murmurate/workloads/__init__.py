@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMES",
+    "DataShare",
     "Evaluation",
-    "Share",
     "Split",
     "Workload",
     "check",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DataShare:
     """Which samples a peer trains on, and in which order.
 
     `count` peers split the data with the same `seed`; this one is number `index`, from 0. The seed
@@ -61,16 +61,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How well a model does on the test set; accuracy from 0 to 1, nan where there is none."""
+    """How well a model does on data that it is not trained on; accuracy is from 0 to 1, nan where
+    there is none."""
 
     loss: float
     accuracy: float
     accuracy_of: tuple[float, ...] = ()
-    """By class, where there are classes; nan for one of which the test set has none."""
+    """By class, where there are classes; nan for one of which the data have none."""
 
 
 class Workload(Protocol):
-    """What a node needs to know to train something."""
+    """What a node needs to know to train something.
+
+    One that can also keep a part of its training data for validation (`--validation`) has two
+    methods more: `hold_out(part, seed)`, called once before `batches`, takes that part out of the
+    training data, the same on every node; `validate(model)` is `evaluate` on it.
+    """
 
     name: str
     batch_size: int  # default
@@ -82,7 +88,7 @@ class Workload(Protocol):
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer: ...
 
-    def batches(self, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+    def batches(self, share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
         """Batches without end, each of exactly `share.batch_size` samples."""
 
     def loss(self, model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
@@ -97,10 +103,13 @@ METHODS = ("model", "optimizer", "batches", "loss", "evaluate")
 # name -> module and class: modules import torch, so they are loaded when they are asked for
 _BUILT_IN = {
     "digits": ("digits", "Digits"),
+    "digits-bn": ("digits", "DigitsNormed"),
     "fashion-mnist": ("fashion_mnist", "FashionMnist"),
+    "fashion-mnist-bn": ("fashion_mnist", "FashionMnistNormed"),
     "fashion-mnist-mlp": ("fashion_mnist", "FashionMnistMlp"),
     "lstm": ("lstm", "Lstm"),
     "word2vec": ("word2vec", "Word2Vec"),
+    "char-transformer": ("char_transformer", "CharTransformer"),
     "synthetic": ("synthetic", "Synthetic"),
 }
 NAMES = tuple(_BUILT_IN)
@@ -121,11 +130,13 @@ def check(spec: str, data: str | None) -> None:
 
     try:
         match name:
-            case "fashion-mnist" | "fashion-mnist-mlp":
+            case "fashion-mnist" | "fashion-mnist-bn" | "fashion-mnist-mlp":
                 files.FASHION_MNIST.files(data)
             case "lstm":
                 files.MNIST.files(data)
             case "word2vec":
+                files.text_file(data)
+            case "char-transformer" if data is not None:
                 files.text_file(data)
     except ConfigError as error:
         raise ConfigError(f"workload {spec}: {error}") from None
@@ -145,11 +156,14 @@ def load(
     lr: float | None = None,
     batch_size: int | None = None,
     samples: int | None = None,
+    validation: float | None = None,
+    seed: int = 0,
 ) -> Workload:
     """The workload that `spec` names: `digits`, `synthetic:25000000`, `my_file.py:Workload`.
 
-    `data` is where its files are, for those that need files; the rest replaces its defaults (None
-    leaves them). ConfigError, in one line, for whatever is not there.
+    `data` is where its files are, for those that need files; `lr`, `batch_size` and `samples`
+    replace its defaults (None leaves them). `validation`: hold this part of the training data out,
+    by `seed`, which is the swarm's. ConfigError, in one line, for whatever is not there.
     """
     name, _, argument = spec.partition(":")
     if name in _BUILT_IN:
@@ -163,7 +177,21 @@ def load(
     for key, value in (("lr", lr), ("batch_size", batch_size), ("samples", samples)):
         if value is not None:
             setattr(workload, key, value)
-    return _checked(spec, workload)
+    checked = _checked(spec, workload)
+    if validation is not None:
+        _hold_out(spec, workload, validation, seed)
+    return checked
+
+
+def _hold_out(spec: str, workload: Any, part: float, seed: int) -> None:
+    methods = ("hold_out", "validate")
+    lacking = [f"{each}()" for each in methods if not callable(getattr(workload, each, None))]
+    if lacking:
+        raise ConfigError(f"workload {spec}: lacks {', '.join(lacking)}, which validation needs")
+    try:
+        workload.hold_out(part, seed)
+    except ConfigError as error:
+        raise ConfigError(f"workload {spec}: {error}") from None
 
 
 def _make(spec: str, make: Callable[..., object], arguments: list[str], data: str | None) -> Any:

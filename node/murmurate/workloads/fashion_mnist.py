@@ -74,3 +74,26 @@ class FashionMnistMlp(FashionMnist):
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+class FashionMnistNormed(FashionMnist):
+    """Three convolutions with batch-norm: 6,274 parameters, 112 running statistics."""
+
+    name = "fashion-mnist-bn"
+    lr = 0.05  # of 0.01, 0.05 and 0.2 the best for one node but for the last, which is as good
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(32, 10),
+        )

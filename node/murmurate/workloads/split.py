@@ -73,6 +73,18 @@ def random_state(*numbers: int) -> np.random.RandomState:
     )
 
 
+def held_out(count: int, part: float, seed: int) -> tuple[Indices, Indices]:
+    """So many samples in two: those to train on, and a random `part` that nobody trains on, both
+    ascending. The same on every peer, whatever its share."""
+    if not 0 < part < 1:
+        raise ConfigError(f"validation {part:g}: must be above 0 and below 1")
+    cut = max(1, round(part * count))
+    if cut >= count:
+        raise ConfigError(f"validation {part:g}: leaves nothing of {count} samples to train on")
+    drawn = random_state(seed, 0).permutation(count)  # peers draw from 1 on
+    return np.sort(drawn[cut:]).astype(np.int64), np.sort(drawn[:cut]).astype(np.int64)
+
+
 def split(labels: NDArray[np.integer], how: Split, index: int, count: int, seed: int) -> Indices:
     """The samples of peer `index` of `count`, ascending. `labels` has one entry per sample."""
     if not 0 <= index < count:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from murmurate.errors import ConfigError
-from murmurate.workloads import Evaluation, Share
+from murmurate.workloads import DataShare, Evaluation
 from murmurate.workloads.classification import order
 from murmurate.workloads.data import read_text
 from murmurate.workloads.split import random_state, split
@@ -75,7 +75,10 @@ class Word2Vec:
         if len(rows) < WORDS_MIN:
             raise ConfigError(f"{data} has {len(rows)} words, less than {WORDS_MIN}")
         cut = int(len(rows) * TRAIN_FRACTION)
-        self._train, self._test = rows[:cut], rows[cut:]
+        self._train, self._test, self._held = rows[:cut], rows[cut:], rows[:0]
+        self._count_words()
+
+    def _count_words(self) -> None:
         # negatives come as often as the power 3/4 of their frequency (Mikolov et al.)
         weights = torch.bincount(self._train, minlength=ROWS).to(torch.float64).pow(0.75)
         self._cumulative = weights.cumsum(0) / weights.sum()
@@ -87,12 +90,12 @@ class Word2Vec:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.lr)
 
-    def batches(self, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+    def batches(self, share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
         places = np.zeros(len(self._train) - 2 * WINDOW, dtype=np.int64)  # text has no labels
         mine = split(places, share.split, share.index, share.count, share.seed)
         return self._endless(torch.from_numpy(mine + WINDOW), share)
 
-    def _endless(self, mine: torch.Tensor, share: Share) -> Iterator[tuple[torch.Tensor, ...]]:
+    def _endless(self, mine: torch.Tensor, share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
         draw = torch.Generator().manual_seed(
             int(random_state(share.seed, share.index + 1, 1).randint(1 << 31))
         )
@@ -115,10 +118,26 @@ class Word2Vec:
         words, candidates = batch
         return nn.functional.cross_entropy(model(words, candidates), torch.zeros_like(words))
 
+    def hold_out(self, part: float, seed: int) -> None:
+        """One passage: words that are drawn one by one would stand beside those of training."""
+        cut = round(part * len(self._train))
+        if not 2 * WINDOW < cut < len(self._train) - 2 * WINDOW:
+            raise ConfigError(f"validation {part:g}: not of {len(self._train)} words")
+        start = int(random_state(seed, 0).randint(len(self._train) - cut + 1))
+        self._held = self._train[start : start + cut]
+        self._train = torch.cat((self._train[:start], self._train[start + cut :]))
+        self._count_words()
+
     def evaluate(self, model: nn.Module) -> Evaluation:
-        places = torch.arange(WINDOW, len(self._test) - WINDOW)
+        return self._evaluated(model, self._test)
+
+    def validate(self, model: nn.Module) -> Evaluation:
+        return self._evaluated(model, self._held)
+
+    def _evaluated(self, model: nn.Module, text: torch.Tensor) -> Evaluation:
+        places = torch.arange(WINDOW, len(text) - WINDOW)
         step = -(-len(places) // TEST_SAMPLES_MAX)
-        batch = self._examples(self._test, places[::step], torch.Generator().manual_seed(0))
+        batch = self._examples(text, places[::step], torch.Generator().manual_seed(0))
         model.eval()
         with torch.no_grad():
             logits = model(*batch)

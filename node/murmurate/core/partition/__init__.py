@@ -14,9 +14,8 @@ from murmurate.core.partition.cover import (
     check_identity,
     coverage,
     paste,
-    share_weights,
 )
-from murmurate.core.partition.deal import apportion, deal, nested
+from murmurate.core.partition.deal import apportion, deal
 from murmurate.core.partition.structure import Group, Held, Structure, Tensor
 from murmurate.core.partition.subnet import build, cut, load, masked, part_of, weights_of
 
@@ -35,10 +34,8 @@ __all__ = [
     "deal",
     "load",
     "masked",
-    "nested",
     "observe",
     "part_of",
     "paste",
-    "share_weights",
     "weights_of",
 ]

@@ -13,7 +13,8 @@ from torch import nn
 from murmurate.core.partition import rewrite
 from murmurate.core.partition.atoms import SHARED as SHARED_ATOM
 from murmurate.core.partition.atoms import Atoms
-from murmurate.core.partition.spread import Found, Spread
+from murmurate.core.partition.labels import Found
+from murmurate.core.partition.spread import Spread
 from murmurate.core.partition.structure import SHARED, Group, Indices, Rewrite, Structure, Tensor
 from murmurate.core.partition.subnet import cut, hollow, masked, weights_of
 from murmurate.errors import ConfigError
@@ -77,8 +78,8 @@ def _observe(model: nn.Module, example: tuple[Any, ...]) -> Structure:
     spread = Spread(model)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), spread:
         out = model(*example)
-    spread.keep_whole(out, "it is the model's output")
-    return _structure(spread.atoms, spread.found, model, ())
+    spread.labels.keep_whole(out, "it is the model's output")
+    return _structure(spread.labels.atoms, spread.labels.found, model, ())
 
 
 def _observe_traced(model: torch.fx.GraphModule, example: tuple[Any, ...]) -> Structure:
@@ -90,15 +91,15 @@ def _observe_traced(model: torch.fx.GraphModule, example: tuple[Any, ...]) -> St
             out = super().run_node(n)
             if rewrite.names_sizes(n):
                 for piece in out if isinstance(out, list | tuple) else [out]:
-                    atoms = spread.label(piece)
+                    atoms = spread.labels.label(piece)
                     if atoms is not None:
                         results.append((n.name, tuple(piece.shape), atoms))
             return out
 
     with torch.random.fork_rng(devices=[]), torch.no_grad(), spread:
         out = Watched(model).run(*example)
-    spread.keep_whole(out, "it is the model's output")
-    return _structure(spread.atoms, spread.found, model, tuple(results))
+    spread.labels.keep_whole(out, "it is the model's output")
+    return _structure(spread.labels.atoms, spread.labels.found, model, tuple(results))
 
 
 def _structure(

@@ -81,21 +81,6 @@ def _counts(tensor: Tensor, kept: Sequence[tuple[Indices | None, ...]], weights:
     return counts
 
 
-def share_weights(cover: Cover, k: int, weights: Sequence[float] | None = None) -> Array:
-    """E_k on every coordinate of the tensor."""
-    shape = cover.tensor.shape
-    given = [1.0] * len(cover.kept) if weights is None else list(weights)
-    total = np.broadcast_to(cover.count(given), shape)
-    out = np.zeros(shape)
-    grid = [
-        np.arange(size) if index is None else index
-        for size, index in zip(shape, cover.kept[k], strict=True)
-    ]
-    block = np.ix_(*grid)
-    out[block] = given[k] / total[block]
-    return out
-
-
 def check_identity(structure: Structure, shares: Sequence[Held], *, overlap: bool = False) -> None:
     """PromiseBroken unless the shares' E_k and the coordinator's sum to one on every coordinate.
 

@@ -65,17 +65,3 @@ def deal(structure: Structure, weights: Sequence[float], rng: np.random.Generato
             raise ConfigError("model: none of its axes can be split")
         apportion(max(group.count for group in structure.groups), weights)  # says why not
     return held
-
-
-def nested(structure: Structure, fractions: Sequence[float]) -> list[Held]:
-    """Overlapping shares: the first units of every axis, so that the narrow are in the wide."""
-    held = []
-    for fraction in fractions:
-        if not 0 < fraction <= 1:
-            raise ConfigError(f"width {fraction:g}: must be above 0, at most 1")
-        share = structure.nothing()
-        for group in structure.groups:
-            size = max(1, round(group.count * fraction))
-            share[group.first : group.first + size] = True
-        held.append(share)
-    return held

@@ -1,0 +1,1 @@
+"""Solvers: pure plug-ins behind the coordinator's sessions."""

@@ -1,0 +1,1 @@
+"""Rules under which every member holds the whole model."""

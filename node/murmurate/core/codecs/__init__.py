@@ -1,0 +1,1 @@
+"""Updates in fewer bytes."""

@@ -1,0 +1,1 @@
+"""What may leave the clocks, and how all members agree on it."""

@@ -1,0 +1,1 @@
+"""Gossip of weights, rule `average`."""

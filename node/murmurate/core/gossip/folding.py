@@ -1,0 +1,78 @@
+"""Folding: a push from another peer changes the weights once, or it is said why it does not."""
+
+from __future__ import annotations
+
+from murmurate.core import topology
+from murmurate.core.clock import Clock
+from murmurate.core.effect import Applied, Drop, Effect, Send
+from murmurate.core.gossip.delivery import PushDelivery
+from murmurate.core.gossip.repair import Repair
+from murmurate.core.gossip.snapshots import Snapshots
+from murmurate.core.gossip.state import PeerState
+from murmurate.core.message import Push
+from murmurate.core.replica import Fresh
+from murmurate.errors import LocalProtocolError
+
+
+class Folding:
+    """One peer's way to take in what others made."""
+
+    def __init__(
+        self, state: PeerState, delivery: PushDelivery, snapshots: Snapshots, repair: Repair
+    ) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._snapshots = snapshots
+        self._repair = repair
+
+    def fold(self, sender: str, message: Push, now: float) -> list[Effect]:
+        """Apply a push that is new in all its parts, keep it for others and pass it on."""
+        state = self._state
+        self._delivery.transit.fold(message.dots)
+        push = self._as_new(sender, message, now)
+        if not isinstance(push, Push):
+            return push
+        live = state.membership.live()
+        awaits = self._snapshots.awaits(now)
+        if awaits and not state.store.fits(push):
+            # A snapshot that is on its way may lack it, and I could not fold it in again: with
+            # every such update no snapshot could be taken as long as the others go on.
+            return [Drop(sender, "awaiting", "a snapshot comes first", len(push.stamps))]
+        outcome = state.replica.fold(push.stamps, push.parts or push.payload)
+        if not isinstance(outcome, Fresh):
+            raise LocalProtocolError(f"judged new, but {outcome}")
+        third = any(name not in (state.name, sender) for name in live)
+        if third or awaits or state.standing.awaited(now):
+            state.store.add(push)  # a third may lack it
+        last = push.stamps[-1]
+        this_life = (sender, state.membership.epoch(sender))
+        if (last.dot.origin, last.dot.epoch) == this_life and not last.context.apart:
+            state.knowledge.note_push(sender, last.context, last.dot)
+        if topology.relays(state.config.topology):
+            self._delivery.pass_on(push, without=(sender, last.dot.origin))
+        effects: list[Effect] = [Applied(push.dots, outcome.staleness)]
+        if 2 * push.nbytes > state.config.log_bytes_max:
+            effects.append(Send(sender, state.digest()))  # it makes no other until it knows
+        return effects
+
+    def _as_new(self, sender: str, message: Push, now: float) -> Push | list[Effect]:
+        """The push as of my generation, if all of it is new; else what there is to say."""
+        state, count = self._state, len(message.stamps)
+        if not state.synced:
+            return [Drop(sender, "unsynced", count=count)]
+        if message.stamps[0].context.generation > state.baseline.number:
+            return [Drop(sender, "ahead", count=count), Send(sender, state.digest())]
+        push = state.baseline.lift_push(message)
+        if push is None:
+            return [Drop(sender, "retired", "computed before the history I keep", count)]
+        if any(state.baseline.folded(dot) is False for dot in push.dots):
+            return [Drop(sender, "retired", "its epoch was closed without it", count)]
+        new = [dot for dot in push.dots if state.is_new(dot)]
+        if not new:
+            return [Drop(sender, "duplicate", count=count)]
+        if len(new) < count:
+            asked = self._repair.ask_origins(Clock(new), state.membership.live())
+            return [Drop(sender, "overlap", count=count), *asked]
+        if any(state.agreement.frozen((dot.origin, dot.epoch), now) for dot in new):
+            return [Drop(sender, "closing", "its epoch is being folded", count)]
+        return push

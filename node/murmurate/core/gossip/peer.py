@@ -1,0 +1,430 @@
+"""The peer protocol: one node's part in a swarm that gossips updates.
+
+Local steps and messages go in, effects come out; nothing here waits, sends or sleeps. Rules:
+
+1. An update of mine is `prepare`d, logged by the driver, then `commit`ted: nothing leaves the
+   machine that a crash could make me forget, so an id is never used twice.
+2. Weights and clock change only in `commit` and `fold`, and always together. `receive` checks and
+   answers; what changes weights comes back as `Deliver`, for the thread that owns the weights.
+3. Pushes are sent once and may get lost. What is missing is noticed by comparing clocks (`Digest`),
+   asked for (`Want`), and, where nobody has it one by one any more, taken by snapshot.
+4. A sum that overlaps what I have is not applied; its missing updates are asked for one by one.
+
+Here is what a driver calls. The work is done over one `state` by parts that each have their own
+file: `delivery`, `folding`, `comparison`, `repair`, `pruning`, `snapshots` and `generations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from murmurate.core.admission import Gate, payload_problem
+from murmurate.core.clock import Clock, Dot, Key
+from murmurate.core.effect import (
+    Applied,
+    Deliver,
+    Effect,
+    Prune,
+    Rng,
+    Save,
+    Send,
+    Verdict,
+)
+from murmurate.core.gossip.comparison import Comparison
+from murmurate.core.gossip.config import PeerConfig
+from murmurate.core.gossip.delivery import PushDelivery
+from murmurate.core.gossip.folding import Folding
+from murmurate.core.gossip.generations import Generations
+from murmurate.core.gossip.past import Past, replay_log, restore_store
+from murmurate.core.gossip.protocol import Account
+from murmurate.core.gossip.pruning import Pruning
+from murmurate.core.gossip.repair import Repair
+from murmurate.core.gossip.snapshots import Snapshots
+from murmurate.core.gossip.state import PeerState
+from murmurate.core.intervals import Runs
+from murmurate.core.message import (
+    SUSPECT,
+    Accept,
+    Accepted,
+    Ack,
+    Decided,
+    Delta,
+    Digest,
+    Generation,
+    Lack,
+    Message,
+    Ping,
+    PingRequest,
+    Prepare,
+    Promise,
+    Push,
+    Snapshot,
+    SnapshotRequest,
+    Stamp,
+    Want,
+    parts_of,
+)
+from murmurate.core.replica import Replica
+from murmurate.errors import LocalProtocolError, RemoteProtocolError
+
+
+class Peer:
+    """One node of a swarm that gossips updates, as `protocol.GossipPeer` has it.
+
+    A newcomer is not `synced` until it has adopted its first snapshot.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        replica: Replica,
+        *,
+        rng: Rng,
+        config: PeerConfig | None = None,
+        history: tuple[Generation, ...] = (),
+        past: Past | None = None,
+        synced: bool = True,
+        address: str = "",
+    ) -> None:
+        if epoch < 1:
+            raise LocalProtocolError(f"epoch {epoch}: lives are numbered from 1")
+        self.name = name
+        self.epoch = epoch
+        self.replica = replica
+        self.config = config = config or PeerConfig()
+        past = past or Past()
+        self.state = state = PeerState(
+            name,
+            epoch,
+            replica,
+            rng=rng,
+            config=config,
+            history=history,
+            past=past,
+            synced=synced,
+            address=address,
+        )
+        self.membership = state.membership
+        self.baseline = state.baseline
+        self.standing = state.standing
+        self.log = state.log
+        self.store = state.store
+        self._gate = Gate(name, epoch)
+        self._delivery = PushDelivery(state)
+        self.outbox = self._delivery.outbox
+        self._generations = Generations(state, self._delivery, self._gate)
+        self._snapshots = Snapshots(state, self._generations)
+        self._repair = Repair(state, self._delivery, self._snapshots)
+        self._pruning = Pruning(state, self._delivery, self._snapshots)
+        self._folding = Folding(state, self._delivery, self._snapshots, self._repair)
+        self._comparison = Comparison(
+            state, self._gate, self._delivery, self._snapshots, self._repair, self._pruning
+        )
+        self._digest_due = 0.0
+        self.void_log = replay_log(state, past.log)
+        """Updates of earlier lives in the log that are void."""
+        restore_store(state, past.store)
+
+    @classmethod
+    def found(
+        cls,
+        name: str,
+        weights: torch.Tensor,
+        *,
+        rng: Rng,
+        epoch: int = 1,
+        config: PeerConfig | None = None,
+        address: str = "",
+    ) -> Peer:
+        """The first peer of a swarm: alone on the roster, with the weights that all will have.
+
+        Others begin as newcomers (`synced=False`) and take its snapshot.
+        """
+        founding = (Generation(0, (name,)),)
+        replica = Replica(weights)
+        return cls(name, epoch, replica, rng=rng, config=config, history=founding, address=address)
+
+    @property
+    def seq(self) -> int:
+        """The number of the last update that this life has made."""
+        return self.state.seq
+
+    @property
+    def synced(self) -> bool:
+        """Whether the weights are the swarm's."""
+        return self.state.synced
+
+    @property
+    def clock(self) -> Clock:
+        return self.replica.clock
+
+    # -- my own updates --------------------------------------------------------------------------
+
+    def context(self) -> Clock:
+        """A copy of the clock, to be taken when a batch is started."""
+        return self.replica.context()
+
+    def room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
+        """Whether an update of that size should be made now, or be added to the next one.
+
+        Not while updates wait on every path, nor while the log is full: so memory is bounded by
+        what the links take, and the training never waits for them. `sparing`: not while one waits
+        on most paths; two that are encoded take more bytes than the same steps in one. `fresh`: not
+        while on most paths one waits for a link that is still busy with another.
+        """
+        free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
+        return free and self._pruning.has_room(nbytes)
+
+    def prepare(self, delta: Delta, context: Clock) -> Push:
+        """An update with its id, to be logged before it is `commit`ted. Changes nothing."""
+        if not self.synced:
+            raise LocalProtocolError("no snapshot yet: there is nothing to train on")
+        plain = delta if isinstance(delta, torch.Tensor) else None
+        coded = () if isinstance(delta, torch.Tensor) else parts_of(delta)
+        if problem := payload_problem(coded if plain is None else plain, self.replica.weights):
+            raise LocalProtocolError(f"delta: {problem}")
+        lifted = self.baseline.lift(context)
+        if lifted is None:
+            raise LocalProtocolError(f"a context of generation {context.generation}: too old")
+        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted),), plain, coded)
+
+    def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
+        """Fold a logged update of mine in and pass it on.
+
+        `in_weights`: the optimizer has changed the weights already; only the clock ticks.
+        """
+        lifted = self.baseline.lift_push(push)
+        if lifted is None:
+            self.state.seq += 1  # it is in the log: the id must not be given to another
+            raise LocalProtocolError("its context is too old to be understood")
+        push = lifted
+        (stamp,) = push.stamps
+        if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
+            raise LocalProtocolError(f"{stamp.dot} is not my next update")
+        staleness = self.replica.count((stamp,))
+        if not in_weights:
+            push.add_to(self.replica.weights)
+        self.state.seq += 1
+        self.log.add(push)
+        self._delivery.next_turn()
+        self._delivery.pass_on(push)
+        return [Applied((stamp.dot,), staleness)]
+
+    # -- what the links take ---------------------------------------------------------------------
+
+    def ready(self, now: float) -> list[str]:
+        """The peers for which `take` has something now."""
+        return self._delivery.ready(now)
+
+    def take(self, to: str, now: float) -> Push | None:
+        """The next push for a peer, when its link can carry one."""
+        return self._delivery.take(to, now)
+
+    def landed(self, to: str, push: Push) -> None:
+        """A push that was taken is there, or its link cannot tell: ask again and get it again."""
+        self._delivery.landed(to, push)
+
+    def lost(self, to: str, push: Push) -> None:
+        """The link broke with a push: it is sent again, unless the peer is gone or has it."""
+        self._delivery.lost(to, push)
+
+    def has_waiting(self, now: float) -> bool:
+        """Whether anything is to go out, now or after a pause."""
+        return bool(self.outbox.waiting())
+
+    def keep_pause(self, pause_s: float) -> bool:
+        """Leave so long between two pushes on one link; whether links pause at all now."""
+        self._delivery.pause_s = pause_s
+        return pause_s > 0.0
+
+    def outbox_bytes(self) -> int:
+        """The bytes of updates that wait for slow links, before they are summed."""
+        return sum(self.outbox.nbytes(to) for to in self.outbox.waiting())
+
+    def arrived(self) -> Clock:
+        """The clock there will be when all that is here is folded in."""
+        return self._delivery.transit.with_arrived(self.clock)
+
+    def wants_push(self, dots: Iterable[Dot]) -> bool:
+        """Whether a push of these, which is offered to me, should be sent.
+
+        Before the first snapshot it could not be folded in; afterwards I ask for it.
+        """
+        return self.synced and not all(dot in self.clock for dot in dots)
+
+    def wants_share(self, sender: str, seq: int, epoch: int, to_epoch: int) -> bool:
+        """No share of weights is of use here: updates are."""
+        return False
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message, now: float) -> list[Effect]:
+        """Check a message and answer it. `RemoteProtocolError`: nothing has changed."""
+        if isinstance(message, Ping | PingRequest | Ack):
+            return self._verdicts(self.membership.receive(sender, message, now))
+        effects = self._answer(sender, message, now)
+        if sender == self.name:
+            return effects
+        return self._verdicts(self.membership.heard(sender, now)) + effects
+
+    def _answer(self, sender: str, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Push():
+                self._gate.check_push(message, self.seq, self.replica.weights)
+                self._delivery.transit.arrive(message.dots)
+                return [Deliver(sender, message)]
+            case Digest():
+                return self._comparison.on_digest(sender, message, now)
+            case Want():
+                return self._repair.on_want(sender, message)
+            case Lack():
+                return self._repair.on_lack(sender, message, now)
+            case SnapshotRequest():
+                return [Send(sender, self.snapshot())] if self.gives() else []
+            case Snapshot():
+                if problem := payload_problem(message.weights, self.replica.weights, message.norm):
+                    raise RemoteProtocolError("snapshot.weights", problem)
+                self._gate.check_mine("snapshot.clock", message.clock, self.seq)
+                effects = self._verdicts(self.membership.learn(message.members, now))
+                return [*effects, Deliver(sender, message)]
+            case Decided():
+                return [Deliver(sender, message)]
+            case Prepare() | Promise() | Accept() | Accepted():
+                if not self.state.whole:
+                    return []
+                return self.state.agreement.receive(sender, message, now, self.standing)
+            case _:
+                kind = type(message).__name__
+                raise RemoteProtocolError("message", f"{kind} is not understood")
+
+    def fold(self, sender: str, message: Push | Snapshot | Decided, now: float) -> list[Effect]:
+        """Let a delivered message change the weights, or say why it does not."""
+        if isinstance(message, Snapshot):
+            return self._snapshots.adopt(sender, message, now)
+        if isinstance(message, Decided):
+            return self._generations.on_decided(message, now)
+        return self._folding.fold(sender, message, now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do whatever is due: probes, digests, repairs, agreement."""
+        effects: list[Effect] = []
+        if now >= self.membership.due:
+            effects += self._verdicts(self.membership.tick(now))
+        if now >= self._digest_due:
+            interval = self.config.digest_interval_s * (0.75 + 0.5 * self.state.rng.random())
+            self._digest_due = now + interval
+            effects += self._comparison.compare(now)
+        agreement = self.state.agreement
+        if now >= agreement.due and self.state.whole:
+            effects += agreement.tick(now, self.standing)
+        return effects
+
+    def heard(self, sender: str, now: float, *, snapshot: bool = False) -> list[Effect]:
+        """A piece of a long message came, maybe of a snapshot: its sender is alive."""
+        if snapshot:
+            self._snapshots.began(sender)
+        return self._verdicts(self.membership.heard(sender, now))
+
+    def broke(self, sender: str, *, again: bool) -> None:
+        """A snapshot that was coming will not; `again`: it may go on where it broke off."""
+        self._snapshots.broke(sender, again=again)
+
+    def wants_snapshot(self, sender: str, clock: Clock) -> bool:
+        """Whether a snapshot with this clock, which is offered to me, should be sent."""
+        return self._snapshots.wants(sender, clock)
+
+    def gives(self) -> bool:
+        """Whether I have a snapshot to give."""
+        return self.state.whole
+
+    def snapshot(self) -> Snapshot:
+        """Weights, clock and what is needed to understand it, of one instant."""
+        weights, clock = self.replica.snapshot()
+        return Snapshot(weights, clock, self.baseline.history, self.membership.rumours())
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def join(self, names: Iterable[str], now: float) -> list[Effect]:
+        """Get to know the seed peers, and whoever was there in my last life."""
+        self._digest_due = now
+        seed_peers = dict.fromkeys((*names, *self.baseline.roster, *self.standing.met()))
+        seed_peers.pop(self.name, None)
+        effects = self._verdicts(self.membership.join(seed_peers, now))
+        return [Prune(self.void_log), *effects] if self.void_log else effects
+
+    def leave(self, now: float) -> list[Effect]:
+        """Say that I leave; keep driving me until `settled`, or as long as you can wait."""
+        others = self.state.others()
+        digest = self.state.digest(ask=True)
+        return self.membership.leave(now, self.seq) + [Send(to, digest) for to in others]
+
+    def settled(self) -> bool:
+        """Everyone alive has my updates, nobody counts on my vote, and nothing is only with me."""
+        return self._comparison.settled()
+
+    def caught_up(self) -> bool:
+        """I have all I heard of, and everyone alive is known to have what I made."""
+        return self._comparison.caught_up()
+
+    def even(self) -> bool:
+        """Everyone alive was heard to have just what I have."""
+        return self._comparison.even()
+
+    def is_level(self, updates_max: int) -> bool:
+        """Whether I lack at most so many of the updates of one whose clock I know."""
+        return self._comparison.is_level(updates_max)
+
+    # -- what outlives me, and what others are told ----------------------------------------------
+
+    def account(self, now: float) -> Account:
+        """What a checkpoint of this instant keeps beside the weights.
+
+        Updates only where somebody is there, or may come back, who could lack them.
+        """
+        needed = bool(self.state.others() or self.standing.awaited(now))
+        return Account(
+            epoch=self.epoch,
+            seq=self.seq,
+            clock=self.context(),
+            members=self.membership.addresses(),
+            history=self.baseline.history,
+            log=tuple(self.log) if needed else (),
+            store=tuple(self.store) if needed else (),
+        )
+
+    def checkpointed(self, clock: Clock, *, kept: int = 1) -> None:
+        """A checkpoint with this clock is durable, and `kept` are kept now, this one included.
+
+        What the oldest of them has is what a crash cannot take. Never called: this peer keeps none,
+        and comes back from a crash as a newcomer.
+        """
+        self.standing.checkpointed(clock, kept)
+
+    def past(self) -> Past:
+        """What my next life must know, though nothing is on a disk: my vow binds it."""
+        return Past(vow=self.state.agreement.vow)
+
+    def weights_for_next_life(self) -> torch.Tensor:
+        """My weights: what is on its way are updates, none of which refers to them."""
+        return self.replica.weights
+
+    def folds(self) -> tuple[tuple[Key, Runs], ...]:
+        """The lives that are folded into the baseline, and what of each is in it."""
+        return tuple(fold for generation in self.baseline.history for fold in generation.folds)
+
+    # -- inside: members -------------------------------------------------------------------------
+
+    def _verdicts(self, effects: list[Effect]) -> list[Effect]:
+        """What a member had in an earlier life says nothing about this one."""
+        changed = False
+        for effect in effects:
+            if isinstance(effect, Verdict):
+                self.state.knowledge.forget(effect.name)
+                changed |= self.standing.note(effect)
+                if effect.state != SUSPECT:
+                    self._delivery.transit.forget(effect.name)
+        # First: nothing is sent to it that a crash could take from me while I forget that it is.
+        return [Save("met", self.standing.met()), *effects] if changed else effects

@@ -1,0 +1,142 @@
+"""The ways of gossip, by the name of their rule: what a caller must know before there is a peer.
+
+A caller reads a fact from this table instead of comparing names, so a new rule is one more line
+here and one kind of peer (`protocol.GossipPeer`). Reading the table costs no import of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from murmurate.core.gossip.protocol import StartsPeer
+    from murmurate.core.publishing.rule import Making, PublishingRule
+
+    MakesRule = Callable[[Making], PublishingRule]
+
+
+DATA = ("same", "own")
+"""What may be said of the peers' data: it is alike, or of each its own kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What sets one way of gossip apart from another, as facts."""
+
+    sends_updates: bool
+    """Updates travel, each with its id, and not weights. Only updates can be encoded, cut into
+    parts or counted by a generator of batches, and only their staleness can be predicted."""
+    resumes_among_others: bool
+    """Weights of an old checkpoint go on where others have trained meanwhile: they lack updates,
+    and get them. Mixed weights do not: they would pull the others back."""
+    needs_first_weights: bool
+    """A newcomer's weights are read before its first snapshot, so they must be numbers."""
+    every: Mapping[str, int] = field(default_factory=lambda: {"same": 1})
+    """Local steps per update, unless the user says otherwise; by what may be said of the peers'
+    data: that it is alike, or of each its own kind."""
+    every_by_gain: Mapping[str, int] = field(default_factory=dict)
+    """The same for like data, by the kind of gain that an optimizer's steps have (`training.gain`);
+    as many as for others where nothing is said."""
+    kind: Callable[[], StartsPeer]
+    """The kind of peer, imported when it is asked for."""
+    publishing: Callable[[], MakesRule]
+    """What makes updates of a node's steps; likewise."""
+    warning: str = ""
+    """What a user should hear of it at the beginning."""
+
+    def steps(self, data: str, gain: str = "plain") -> int:
+        """Local steps per update, unless the user says otherwise."""
+        if data == "same" and gain in self.every_by_gain:
+            return self.every_by_gain[gain]
+        return self.every[data]
+
+
+def _sum() -> StartsPeer:
+    from murmurate.core.gossip.peer import Peer
+
+    return Peer
+
+
+def _average() -> StartsPeer:
+    from murmurate.core.gossip.average.mixing import MixingPeer
+
+    return MixingPeer
+
+
+def _plain() -> MakesRule:
+    from murmurate.core.publishing.plain import Plain
+
+    return lambda making: Plain()
+
+
+def _plain_or_mean() -> MakesRule:
+    """Several steps of every member at once would move the weights n times as far as they may."""
+    from murmurate.core.publishing.plain import Plain
+    from murmurate.core.publishing.scaled import PartOfGain, mean
+
+    return lambda making: Plain() if making.every == 1 else PartOfGain(making, mean)
+
+
+def _capped() -> MakesRule:
+    from murmurate.core.publishing.scaled import PartOfGain, capped
+
+    return lambda making: PartOfGain(making, capped)
+
+
+def _shared() -> MakesRule:
+    from murmurate.core.publishing.shared import Shared
+
+    return Shared
+
+
+WAYS = {
+    "shared": Way(
+        sends_updates=True,
+        resumes_among_others=True,
+        needs_first_weights=False,
+        every={"same": 4, "own": 1},
+        every_by_gain={"normalized": 2, "unread": 16},
+        kind=_sum,
+        publishing=_shared,
+    ),
+    "capped": Way(
+        sends_updates=True,
+        resumes_among_others=True,
+        needs_first_weights=False,
+        kind=_sum,
+        publishing=_capped,
+    ),
+    "sum": Way(
+        sends_updates=True,
+        resumes_among_others=True,
+        needs_first_weights=False,
+        kind=_sum,
+        publishing=_plain_or_mean,
+        warning="rule 'sum' adds up everybody's steps: n members move the weights n times as far as"
+        " one does, so the learning rate must be right for that (docs/convergence.md). With several"
+        " steps per update it divides them by n",
+    ),
+    "average": Way(
+        sends_updates=False,
+        resumes_among_others=False,
+        needs_first_weights=True,
+        kind=_average,
+        publishing=_plain,
+    ),
+}
+
+
+def data_problem(rule: str, data: str) -> str:
+    """What is wrong with this word about the peers' data, for that rule; empty: nothing."""
+    if data not in DATA:
+        return f"expected {' or '.join(map(repr, DATA))}"
+    if rule in WAYS and data not in WAYS[rule].every:
+        return f"rule {rule!r} treats all data alike; rule 'shared' does not"
+    return ""
+
+
+def mixes_weights(rule: str) -> bool:
+    """Whether this is a rule of gossip by which weights travel, and not updates."""
+    return rule in WAYS and not WAYS[rule].sends_updates

@@ -1,0 +1,1 @@
+"""Who is there: failure detection, rumours, and how long each waits."""

@@ -1,0 +1,1 @@
+"""What an origin makes of a span of steps."""

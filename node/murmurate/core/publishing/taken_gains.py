@@ -1,0 +1,204 @@
+"""Rules that take the gains of local steps out of the parameters: what they have in common.
+
+Such a rule keeps what was gained since its last update, publishes something made of it, and says
+where the next gradient is to be taken; between two steps the parameters are the weights. A node
+that is alone publishes what its optimizer does, untouched; it goes over between two updates when
+others come, and back when they have gone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from murmurate.core.codecs.codec import span_in
+from murmurate.core.message import Part, Push
+from murmurate.core.publishing.company import Company
+from murmurate.core.publishing.rule import Making, Span
+
+AnyUpdate: TypeAlias = torch.Tensor | Part | Push
+"""As it was made, as it was encoded, or as it was received."""
+OwnUpdate: TypeAlias = torch.Tensor | Part
+
+
+class PublishedPlace:
+    """What is kept of one part of the weights, which is published by itself."""
+
+    def __init__(self, place: slice, every: int) -> None:
+        self.place = place
+        self.steps = 0
+        self.span = every
+        """Steps of its last publication."""
+
+
+class TakesGains(ABC):
+    """One node's part in the swarm, for flat weights that are published whole or in places, one
+    after another."""
+
+    reads_gains = False
+
+    def __init__(self, making: Making) -> None:
+        self.company = Company(len(making.places))
+        self._alone = True
+        self._known = True
+        """Whether the gain of the optimizer's steps is without its own momentum."""
+        self._gain = torch.zeros(making.size, dtype=making.dtype)
+        self._rest: torch.Tensor | None = None
+        """What encoding left out, and what was changed by hand: in the next update as it is."""
+        self._asked: torch.Tensor | None = None
+
+    @property
+    @abstractmethod
+    def _places(self) -> list[Any]:
+        """What is kept of each part."""
+
+    @abstractmethod
+    def _taken(self, span: Span) -> None:
+        """Add what the last step gained to the gain."""
+
+    @abstractmethod
+    def _make(self, place: Any, update: torch.Tensor) -> None:
+        """Write the update of what was gained there into memory for it; the gain is then zero."""
+
+    @abstractmethod
+    def _look(self, place: Any, here: torch.Tensor) -> None:
+        """Add to `here`, the first so many numbers of that place, the way from the weights to where
+        the next gradient is to be taken."""
+
+    # -- the seam (`core.publishing.rule`) ---------------------------------------------------------
+
+    def stepped(self, span: Span) -> bool:
+        """Take the step's gain; alone it stays in the parameters."""
+        self.company.members = span.members()
+        for place in self._places:
+            place.steps += 1
+        if self._alone:
+            return False
+        self._taken(span)
+        return True
+
+    @property
+    def fresh(self) -> bool:
+        """What an update of so many steps should weigh is known when it is made."""
+        return True
+
+    def update(self, span: Span) -> torch.Tensor:
+        """The update of the steps since the last one; they are in it, and in no other."""
+        self.company.members = span.members()
+        place = next(each for each in self._places if each.place == span.place)
+        if self._alone:
+            update = self._with_rest(place, span.gained())
+        else:
+            self._make(place, update := span.room())
+            self._with_rest(place, update)
+            if len(self._places) == 1:
+                self._asked = update
+        place.span, place.steps = max(1, place.steps), 0
+        if len(self._places) == 1:  # else what waits for its turn is in the gain
+            self._alone = self._alone or self.company.members < 2
+        return update
+
+    def applied(self, update: AnyUpdate, *, own: bool, unseen: float = 0.0) -> None:
+        """An update is in the weights from now on."""
+        if own:
+            self.company.published()
+            self._keep_rest(update)
+        elif isinstance(update, Push):
+            self.company.heard(len(update.stamps), unseen)
+
+    def changed(self, by: torch.Tensor) -> None:
+        """The parameters were changed by hand, beside the optimizer: that goes out as it is."""
+        self._rest = by.clone() if self._rest is None else self._rest.add_(by)
+
+    def rest(self) -> torch.Tensor | None:
+        """What encoding left out, which then is here no more."""
+        rest, self._rest = self._rest, None
+        return rest
+
+    def forget(self) -> None:
+        """The steps since the last update are void."""
+        self._gain.zero_()
+        self._rest = None
+        for place in self._places:
+            place.steps = 0
+
+    def leads(self, span: Span) -> bool:
+        """Who was alone goes over here, between two updates: then nothing of its own steps is left
+        in the parameters."""
+        self.company.members = span.members()
+        if self._alone and not any(place.steps for place in self._places):
+            self._alone = self.company.members < 2
+        return not self._alone
+
+    def lead(self, flat: torch.Tensor) -> None:
+        """From the weights to the view."""
+        if self._rest is not None:
+            flat.add_(self._rest[: len(flat)])
+        for place in self._places:
+            if len(here := flat[place.place]):
+                self._look(place, here)
+
+    # -- over a restart --------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What was gained and is in no update. Alone it is in the parameters, and not here."""
+        steps = [0 if self._alone else place.steps for place in self._places]
+        rest = self._rest
+        gain = self._gain if any(steps) else None
+        return {"gain": gain, "steps": steps, "rest": rest, "alone": self._alone}
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """With what the earlier life had gained: it is in the next update."""
+        if len(state["steps"]) != len(self._places):
+            return  # it was published in other parts
+        self._alone = bool(state["alone"])
+        if state["gain"] is not None:
+            self._gain.copy_(state["gain"])
+        if state["rest"] is not None:
+            self._rest = state["rest"].clone()
+        for place, steps in zip(self._places, state["steps"], strict=True):
+            place.steps = int(steps)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _with_rest(self, place: PublishedPlace, update: torch.Tensor) -> torch.Tensor:
+        if self._rest is not None:
+            update.add_(self._rest[place.place])
+            self._rest[place.place].zero_()
+            if not self._rest.any():
+                self._rest = None  # or it would be a model that is kept for nothing
+        return update
+
+    def _keep_rest(self, sent: AnyUpdate) -> None:
+        """What of the update that was asked for is not in the one that was sent."""
+        asked, self._asked = self._asked, None
+        if asked is not None and not isinstance(sent, torch.Tensor):
+            left = asked.neg()
+            add(left, sent)
+            self._rest = left.neg_()
+
+
+def add_there(here: torch.Tensor, own: OwnUpdate, place: slice, times: float) -> None:
+    """Add an own update of this place, so many times, to `here`: the first so many numbers of it.
+
+    What lies plain in an update is added as it lies there, for models are large.
+    """
+    if isinstance(own, torch.Tensor):
+        here.add_(own[place][: len(here)], alpha=times)
+    elif (found := span_in(own)) is not None and found[0] == place:
+        here.add_(found[1][: len(here)], alpha=times)
+    else:
+        whole = torch.zeros(own.size, dtype=here.dtype)
+        own.add_to(whole)
+        here.add_(whole[place][: len(here)], alpha=times)
+
+
+def add(flat: torch.Tensor, update: AnyUpdate) -> None:
+    """Add an update, in whatever form, to flat numbers."""
+    if isinstance(update, torch.Tensor):
+        flat.add_(update)
+    else:
+        update.add_to(flat)

@@ -1,0 +1,1 @@
+"""Settings, addresses and the fields of messages, with their limits: no file, no environment."""

@@ -1,0 +1,66 @@
+"""A solver's other half, as values: what its members send up, what they get, and when.
+
+A coordinator and its members both know the rules of a mode by name, and here is what each rule asks
+of a member. A member looks up the rule it was welcomed with and does that, without knowing the rule
+itself; a solver names the same line as its own half. Neither torch nor a solver is needed to read
+this table, so the lists of rules in help and configuration are made from it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Up(StrEnum):
+    """What a push has in it. Each counts from what was given last, as the steps of a push do: so a
+    push after a lost answer has everything in it."""
+
+    WEIGHTS = "weights"
+    """The tensors as they are now."""
+    DIFFERENCE = "difference"
+    """The tensors as they are now, less what was given."""
+    GRADIENT = "gradient"
+    """The sum of the gradients of all steps since; of a buffer its difference."""
+
+
+class Down(StrEnum):
+    """What a member does with the values it is given."""
+
+    REPLACE = "replace"
+    """Its tensors are these from now on."""
+    ADD = "add"
+    """They are added to its tensors; the first time they replace them."""
+
+
+class PushPace(StrEnum):
+    """When a member pushes."""
+
+    AFTER_STEPS = "after steps"
+    """After the number of steps that the coordinator's welcome names."""
+    WHEN_IN = "when in"
+    """When the last push is in, as seldom as makes it cost little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberHalf:
+    """What one rule asks of its members."""
+
+    up: Up = Up.WEIGHTS
+    down: Down = Down.REPLACE
+    every: PushPace = PushPace.AFTER_STEPS
+    waits: bool = True
+    """Whether a member waits after a push until it is given something; else it trains on."""
+
+
+TURNS = MemberHalf()
+"""Some steps, a push of the weights, and then new weights."""
+FREELY = MemberHalf(every=PushPace.WHEN_IN, waits=False)
+"""Steps without end, and a push of the weights now and then."""
+
+IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
+    {"sync": TURNS, "once": TURNS, "async": FREELY, "lease": TURNS, "fedavg": TURNS}
+)
+"""The rules of mode `ist`."""

@@ -1,0 +1,1 @@
+"""What lives beside training: one thread, one event loop."""

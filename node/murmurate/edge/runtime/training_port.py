@@ -1,0 +1,289 @@
+"""What the training thread asks of the node beside it, and nothing else.
+
+Each method takes the lock itself, for as long as it needs the peer. The weights are the training
+thread's own: no other thread changes them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+    from murmurate.core.clock import Clock
+    from murmurate.core.message import Delta
+    from murmurate.core.publishing.likeness import Likeness
+    from murmurate.edge.disk.checkpoint import Checkpoint
+    from murmurate.edge.runtime.counting import Counting
+    from murmurate.edge.runtime.lives import NodeLives
+    from murmurate.edge.runtime.loop import LoopThread
+    from murmurate.edge.runtime.node_state import NodeState
+    from murmurate.edge.runtime.pump import Pump
+    from murmurate.edge.runtime.snapshot_giver import Giving
+    from murmurate.edge.runtime.telling import Telling
+
+LEVEL_UPDATES = 64
+"""Who comes, or comes back, is level with the others once it lacks no more of one's updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """What came of folding in what waited."""
+
+    changed: bool
+    """The weights are other ones than before."""
+    began: bool
+    """A life began with the snapshot that was folded in: local steps of before are void."""
+    applied: tuple[Any, ...]
+    """The messages that changed the weights, in order."""
+
+
+class LifeNow(NamedTuple):
+    """Which life this node is in, and how far it has got."""
+
+    epoch: int
+    seq: int
+    """The number of its last update."""
+    synced: bool
+
+
+class TrainingPort:
+    """The background of one node, as its training thread knows it."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        loop: LoopThread,
+        lives: NodeLives,
+        pump: Pump,
+        telling: Telling,
+        giving: Giving,
+        counting: Counting,
+        tick: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._loop = loop
+        self._lives = lives
+        self._pump = pump
+        self._telling = telling
+        self._giving = giving
+        self._counting = counting
+        self._tick = tick
+        self.likeness: Likeness | None = None
+        """Who holds own publications against the others', if anybody does."""
+
+    @property
+    def name(self) -> str:
+        return self._state.name
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The seed peers, as they were given."""
+        return self._state.settings.peers
+
+    # -- the background --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise what went wrong in the background."""
+        self._state.check()
+
+    def fail(self, error: BaseException) -> None:
+        """Have this raised at the next step; for threads that work for the training."""
+        self._state.fail(error)
+
+    def reject(self, reason: str, sender: str, detail: str) -> None:
+        """Count something that came in and was not used."""
+        self._counting.rejected(reason, sender, detail)
+
+    def wake(self) -> None:
+        """Something may have become true for one who waits."""
+        with self._state.news:
+            self._state.news.notify_all()
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        """Until something may have become true, or has been delivered, or so long."""
+        with self._state.news:
+            if not self._state.driver.inbox:
+                self._state.news.wait(timeout_s)
+
+    # -- updates ---------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The flat weights: after `commit` and `fold` maybe another buffer."""
+        return self._state.weights
+
+    def context(self) -> Clock:
+        """The updates in these weights: a copy."""
+        with self._state.lock:
+            return self._state.peer.context()
+
+    def life(self) -> LifeNow:
+        with self._state.lock:
+            peer = self._state.peer
+            return LifeNow(peer.epoch, peer.seq, peer.synced)
+
+    @property
+    def synced(self) -> bool:
+        """Whether these weights are the swarm's."""
+        return self.life().synced
+
+    @property
+    def whole(self) -> bool:
+        """Whether weights and clock belong together, and to the swarm."""
+        return self.synced and not self._state.driver.torn
+
+    @property
+    def interval_s(self) -> float:
+        """Least time between two updates."""
+        return self._state.pace.interval_s
+
+    def has_room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
+        """Whether an update of that size should be made now, or be added to the next one."""
+        with self._state.lock:
+            peer = self._state.peer
+            return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
+
+    def gives_snapshot(self) -> bool:
+        """Whether a newcomer is getting a large snapshot right now."""
+        return self._giving.busy()
+
+    def commit(self, update: Delta, context: Clock, compute_s: float, worth: int = 1) -> None:
+        """Publish an update that is not in the flat weights yet. `worth`: of so many updates, had
+        there been room for each. `LocalProtocolError`: it cannot be used, nothing has changed."""
+        state, likeness = self._state, self.likeness
+        if likeness is not None:
+            likeness.arrived(state.weights)
+        with state.lock:
+            self._see_level()
+            push = state.peer.prepare(update, context)
+            state.driver.commit(push, time.monotonic())
+            state.weights = state.peer.replica.weights  # not always the same buffer
+            state.tally.publish(compute_s)
+            state.outlook.make(time.time())
+            state.pace.made(compute_s / worth)
+            state.demand.thread = threading.get_native_id()
+            self._pump.made()
+        if likeness is not None and likeness.published(state.weights):
+            with state.lock:
+                state.tally.learning.compare(likeness)
+                news = state.tally.learning.news()
+            self._counting.warn(news)
+
+    def step_taken_back(self) -> None:
+        """Count a step whose result could not be used."""
+        with self._state.lock:
+            self._state.tally.rejected["own_step"] += 1
+
+    def waiting(self) -> list[Any]:
+        """The messages that wait to change the weights."""
+        if not self._state.driver.inbox:
+            return []  # as after most steps: not worth the lock
+        with self._state.lock:
+            return [each.message for each in self._state.driver.inbox]
+
+    def fold(self, count: int) -> Folds:
+        """Let so many of the messages that wait change the weights."""
+        state, driver = self._state, self._state.driver
+        began = False
+        applied: list[Any] = []
+        for _ in range(count):
+            with state.lock:
+                if not driver.inbox:
+                    break
+                message = driver.inbox[0].message
+                self._see_level()
+                folded = driver.fold(time.monotonic())
+                state.weights = state.peer.replica.weights
+            if folded is not None and folded.changed:
+                applied.append(message)
+                began = began or folded.began
+        if began and self.likeness is not None:
+            self.likeness.forget()
+        return Folds(changed=bool(applied), began=began, applied=tuple(applied))
+
+    def _see_level(self) -> None:
+        """Whether what is folded in next is old only because this node was away; lock held."""
+        state, tally = self._state, self._state.tally
+        if not tally.level:
+            late = time.monotonic() >= state.level_by
+            tally.level = late or (state.peer.synced and state.peer.is_level(LEVEL_UPDATES))
+
+    def flush(self, *, at_once: bool = False) -> None:
+        """Let the loop's thread send what commit and fold have made."""
+        self._pump.flush(at_once=at_once)
+
+    # -- the others ------------------------------------------------------------------------------
+
+    def members_live(self) -> int:
+        """How many members are believed alive, this node included."""
+        with self._state.lock:
+            return len(self._state.peer.membership.live())
+
+    def is_level(self) -> bool:
+        """Whether I lack at most a few updates of one of the others, or came alone."""
+        with self._state.lock:
+            return not self._state.company or self._state.peer.is_level(LEVEL_UPDATES)
+
+    def is_caught_up(self) -> bool:
+        """Whether every known update is in, and mine are with everyone alive."""
+        with self._state.lock:
+            return self._state.peer.caught_up()
+
+    def is_even(self) -> bool:
+        """Whether the others were last seen with what I have."""
+        with self._state.lock:
+            return self._state.peer.even()
+
+    def may_go(self) -> bool:
+        """Whether nobody waits for anything that only I can give."""
+        with self._state.lock:
+            return self._state.peer.settled()
+
+    def others_are(self, what: Literal["done", "settled"]) -> bool:
+        """Whether all live members have said so."""
+        state = self._state
+        with state.lock:
+            for name in state.peer.membership.live():
+                entry = state.board.get(name)
+                if name != state.name and (entry is None or not getattr(entry, what)):
+                    return False
+        return True
+
+    def say(self, what: Literal["done", "settled"]) -> None:
+        """Tell everyone now that I am done, or settled; not at the next turn."""
+        with self._state.lock:
+            setattr(self._telling, what, True)
+            self._telling.soon()
+        self._loop.call(self._tick)
+
+    def say_goodbye(self) -> None:
+        """Say that I leave; and go on until I `may_go`."""
+        self.going()
+        with self._state.lock:
+            self._state.driver.leave(time.monotonic())
+        self._pump.kick()
+
+    def going(self) -> None:
+        """This node will leave soon: it is not ready any more."""
+        self._state.leaving = True
+
+    # -- an earlier life, and the next -----------------------------------------------------------
+
+    @property
+    def resumed(self) -> Checkpoint | None:
+        """What this node goes on from; the flat weights have it, the model has not yet."""
+        return self._lives.resumed
+
+    def let_go(self) -> None:
+        """Of the checkpoint this node has come back from."""
+        self._lives.let_go()
+
+    def account(self) -> dict[str, Any]:
+        """The part of a `Checkpoint` that is not tensors, of this instant."""
+        return self._lives.account()

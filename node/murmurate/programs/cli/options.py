@@ -1,0 +1,95 @@
+"""What all commands share: how one is added, an option for each key, and kinds of arguments."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import textwrap
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from murmurate.programs.keys.config import KEYS
+from murmurate.programs.keys.gather import Key
+from murmurate.programs.keys.kinds import FLAG, LIST
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def command(
+    commands: Commands,
+    name: str,
+    summary: str,
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(description, 79),
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
+    """An option for each key; values stay text, `config.load` checks them with all the others."""
+    for section in dict.fromkeys(key.section for key in keys):
+        group = parser.add_argument_group(f"[{section}]")
+        for key in keys:
+            if key.section != section:
+                continue
+            how: dict[str, Any] = {"metavar": key.kind.metavar}
+            if key.kind is FLAG:
+                how |= {"nargs": "?", "const": "true"}
+            elif key.kind is LIST:
+                how |= {"nargs": "*"}
+            group.add_argument(key.option, dest=key.path, help=key.meaning, **how)
+
+
+def given(arguments: argparse.Namespace, keys: Iterable[Key] = KEYS) -> dict[str, str]:
+    """What the options say, by key."""
+    values = {key.path: getattr(arguments, key.path, None) for key in keys}
+    return {
+        path: " ".join(value) if isinstance(value, list) else value
+        for path, value in values.items()
+        if value is not None
+    }
+
+
+def whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    number = whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return number
+
+
+def seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def span(text: str) -> tuple[int, int]:
+    first, colon, last = text.partition(":")
+    if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B, such as 0:500")
+    return int(first), int(last)
+
+
+def nodes(text: str) -> tuple[int, int]:
+    first, colon, last = text.partition(":")
+    last = last if colon else first
+    if not first.isdecimal() or not last.isdecimal() or not 1 <= int(first) <= int(last):
+        raise argparse.ArgumentTypeError(f"{text!r} is not N or N:M with 1 <= N <= M")
+    return int(first), int(last)

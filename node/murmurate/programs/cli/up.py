@@ -1,0 +1,172 @@
+"""`murmurate up`, as it stands on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from murmurate.errors import ConfigError
+from murmurate.programs.cli.options import Commands, add_keys, command, given, positive
+from murmurate.programs.keys.config import KEYS, load
+from murmurate.programs.keys.kinds import STDIN
+
+VIRTUAL = "murmurate.up"
+"""The entry point of what `--virtual` runs: programs do not import studies."""
+
+UP_KEYS = {
+    "node": ("run", "seed", "threads"),
+    "train": (
+        *(
+            "workload",
+            "data",
+            "split",
+            "batch_size",
+            "lr",
+            "every",
+            "peers_data",
+            "rule",
+            "mode",
+            "topology",
+        ),
+        *("samples", "seconds", "evaluate_s", "validation"),
+    ),
+    "ist": ("memory",),
+    "checkpoint": ("dir", "every_s"),
+    "metrics": ("listen",),
+    "report": ("path",),
+}
+"""What all nodes of `up` share; the rest (names, addresses, shards) it decides itself."""
+
+
+def add(commands: Commands) -> None:
+    up = command(
+        commands,
+        "up",
+        "train a swarm of real processes on this machine: start here",
+        "Starts nodes on loopback, shows how they do, ends by itself when the swarm has seen its"
+        " samples, and prints a table.",
+        """\
+examples:
+  murmurate up                                      4 nodes, handwritten digits
+  murmurate up --nodes 2 --workload fashion-mnist --data ~/fashion --seconds 60
+  murmurate up --kill node-1@30%                    see the others go on
+  murmurate up --slow node-2=0.09                   one of them on a slow machine
+  murmurate up --codec topk --codec node-2=int8     fewer bytes on the wire
+  murmurate up --checkpoint runs/1                  stop it, say the same again: it goes on
+  murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
+  murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
+  murmurate up --workload my_file.py:Workload       your own model and data
+  murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60
+""",
+    )
+    up.add_argument("--nodes", metavar="N", type=positive, default=4, help="default 4")
+    up.add_argument(
+        "--kill",
+        metavar="NAME@PART%",
+        action="append",
+        default=[],
+        help="kill -9 a node when the swarm has that part of its budget; again for more nodes",
+    )
+    up.add_argument(
+        "--slow",
+        metavar="NAME=SECONDS",
+        action="append",
+        default=[],
+        help="let a node sleep after each of its steps; again for more nodes",
+    )
+    up.add_argument(
+        "--codec",
+        metavar="[NAME=]CODEC",
+        action="append",
+        default=[],
+        help="how updates are sent: fp32, bf16, int8 or topk; of all nodes, or of one; again for"
+        " more",
+    )
+    up.add_argument(
+        "--widths",
+        metavar="W,W,…",
+        help="mode ist: how large each node's subnet is, relative to the others' (default: as it is"
+        " fast)",
+    )
+    up.add_argument(
+        "--generator",
+        action="store_true",
+        help="one more process deals the batches, each to one node (docs/generator.md)",
+    )
+    up.add_argument(
+        "--trajectory",
+        action="store_true",
+        help="keep weights now and then beside the report: murmurate plot then draws the loss"
+        " landscape",
+    )
+    up.add_argument(
+        "--virtual",
+        action="store_true",
+        help="in virtual time, in one process: same command, same result (docs/virtual.md)",
+    )
+    up.add_argument(
+        "--speed",
+        metavar="[NAME=]STEPS",
+        action="append",
+        default=[],
+        help="with --virtual: steps a node makes in a virtual second (default 1); again for more",
+    )
+    up.add_argument(
+        "--delay-s",
+        metavar="[NAME=]S",
+        action="append",
+        default=[],
+        help="with --virtual: seconds a message takes (default 0), of all links or of one node's",
+    )
+    up.add_argument(
+        "--link-bytes-s",
+        metavar="[NAME=]N",
+        action="append",
+        default=[],
+        help="with --virtual: bytes a second that links take, of all nodes or of one (default: all"
+        " there are)",
+    )
+    for option, does in (("--join", "comes"), ("--leave", "goes")):
+        up.add_argument(
+            option,
+            metavar="NAME@SECONDS",
+            action="append",
+            default=[],
+            help=f"with --virtual: when a node {does}, in virtual seconds; again for more nodes",
+        )
+    add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
+    up.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from murmurate import workloads
+    from murmurate.programs.up import launch, up
+
+    if arguments.virtual:
+        (found,) = entry_points(group=VIRTUAL, name="virtual")
+        run: Callable[[argparse.Namespace], int] = found.load()
+        return run(arguments)
+    virtual = (*arguments.speed, *arguments.delay_s, *arguments.link_bytes_s)
+    if virtual or arguments.join or arguments.leave:
+        raise ConfigError(
+            "--speed, --delay-s, --link-bytes-s, --join, --leave: only with --virtual; --slow slows"
+            " a real node"
+        )
+    options = given(arguments)
+    if options.get("train.mode") == "ist":
+        options["ist.coordinator"] = STDIN  # one of the processes that are started
+    config = load(None, {}, options)
+    workloads.check(config.train.workload, config.train.data)
+    return up.run(
+        launch.plan(
+            arguments.nodes,
+            config,
+            kill=arguments.kill,
+            slow=arguments.slow,
+            codec=arguments.codec,
+            generator=arguments.generator,
+            trajectory=arguments.trajectory,
+            widths=arguments.widths,
+        )
+    )

@@ -1,0 +1,1 @@
+"""What a program is told: from a file, the environment and the command line."""

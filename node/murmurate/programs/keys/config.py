@@ -1,0 +1,356 @@
+"""What a node is told: its keys, their values, and what only shows when values are seen together.
+
+One table of keys, from which the TOML file, the environment, the options, their help and the
+reference are made; how values are found and refused is `programs.keys.gather`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from murmurate.core.codecs.choice import parse_codec
+from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
+from murmurate.core.topology import TOPOLOGIES
+from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
+from murmurate.core.values.member_half import IST_RULES
+from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
+from murmurate.programs.keys.kinds import (
+    ADDRESS,
+    FILE,
+    FLAG,
+    FOLDER,
+    LIST,
+    NUMBER,
+    SIZE,
+    STDIN,
+    TEXT,
+    WHOLE,
+    Shard,
+    cannot_listen,
+    is_address,
+    is_advertise,
+    is_codec,
+    is_existing,
+    is_flag,
+    is_folder,
+    is_generator,
+    is_name,
+    is_part,
+    is_peers,
+    is_shard,
+    is_size,
+    is_split,
+    is_workload,
+    is_writable,
+    number,
+    one_of,
+    whole,
+)
+
+MODES = ("gossip", "ist")
+RULES = tuple(WAYS)
+ROLES = ("peer", "generator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Who this node is, and whom it knows."""
+
+    name: str | None = None
+    role: str = "peer"
+    run: str = "murmurate"
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    peers: tuple[str, ...] = ()
+    insecure: bool = False
+    seed: int = 0
+    threads: int = 0
+    found: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """What is trained, how, and for how long. None: the workload decides (or: no limit)."""
+
+    workload: str = "digits"
+    data: str | None = None
+    split: str = "none"
+    shard: Shard = field(default_factory=Shard)
+    batch_size: int | None = None
+    lr: float | None = None
+    every: int | None = None
+    peers_data: str | None = None
+    rule: str = "shared"
+    mode: str = "gossip"
+    topology: str = "full"
+    codec: str = "fp32"
+    slow_s: float = 0.0
+    generator: str | None = None
+    samples: int | None = None
+    seconds: float | None = None
+    evaluate_s: float | None = None
+    validation: float | None = None
+
+    @property
+    def data_of_peers(self) -> str:
+        """Whether peers' data are the same in kind: not if each has labels of its own."""
+        if self.peers_data is not None:
+            return self.peers_data
+        parted = self.split == "labels" and "own" in WAYS[self.rule].every
+        return "own" if parted else "same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IstConfig:
+    """A member of independent subnet training: for whom, and how much it can do."""
+
+    coordinator: str | None = None
+    width: float = 0.0
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """Where this node keeps what it is, and how often."""
+
+    dir: str | None = None
+    every_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Where this node's figures are served; None: nowhere."""
+
+    listen: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """What is written at the end."""
+
+    path: str | None = None
+    audit: str | None = None
+    weights: str | None = None
+    trajectory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All of it."""
+
+    node: NodeConfig = field(default_factory=NodeConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    ist: IstConfig = field(default_factory=IstConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+
+# -- the keys ------------------------------------------------------------------------------------
+
+
+EVERY_HELP = "local steps in an update (default: 4 with rule shared, 2 with Adam; else 1)"
+PEERS_DATA_HELP = (
+    "rule shared: same, or own: each peer's is unlike (default: own if split by labels)"
+)
+RULE_HELP = f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)}"
+EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
+VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
+WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
+MEMORY_HELP = "for subnet, gradients and optimizer, such as 200MB (default: enough)"
+
+KEYS = (
+    Key("node", "name", TEXT, is_name, "name in the swarm (default: chosen at the start)"),
+    Key("node", "role", TEXT, one_of(ROLES), "peer, or generator: deals batches, has no model"),
+    Key("node", "run", TEXT, is_name, "name of the training; peers of another run are refused"),
+    Key("node", "listen", ADDRESS, is_address, "where to listen; port 0 takes a free one"),
+    Key("node", "advertise", ADDRESS, is_advertise, "where others reach it (default: listen)"),
+    Key(
+        "node",
+        "peers",
+        LIST,
+        is_peers,
+        "some members, or dns:NAME:PORT; none: found a run",
+    ),
+    Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
+    Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
+    Key("node", "threads", WHOLE, whole(0), "for torch; 0: all cores"),
+    Key("node", "found", FLAG, is_flag, "with peers: found it if none of them is in a swarm"),
+    Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
+    Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),
+    Key("train", "split", TEXT, is_split, "none, dataset, labels or dirichlet(α): who sees what"),
+    Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n or ordinal/n"),
+    Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
+    Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
+    Key(
+        "train",
+        "every",
+        WHOLE,
+        whole(1),
+        EVERY_HELP,
+    ),
+    Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
+    Key("train", "rule", TEXT, one_of((*RULES, *IST_RULES)), RULE_HELP),
+    Key("train", "mode", TEXT, one_of(MODES), "gossip, or ist: a subnet, from a coordinator"),
+    Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
+    Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
+    Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
+    Key("train", "generator", ADDRESS, is_generator, "take batches from there, not from own data"),
+    Key("train", "samples", WHOLE, whole(1), "end when the whole swarm has seen so many"),
+    Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
+    Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
+    Key("train", "validation", NUMBER, is_part, VALIDATION_HELP),
+    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist: where the coordinator is"),
+    Key("ist", "width", NUMBER, number(0, above=True), WIDTH_HELP),
+    Key("ist", "memory", SIZE, is_size, MEMORY_HELP),
+    Key("checkpoint", "dir", FOLDER, is_folder, "a folder of its own; goes on from what is there"),
+    Key("checkpoint", "every_s", NUMBER, number(0, above=True), "seconds between two (default 30)"),
+    Key("metrics", "listen", ADDRESS, is_address, "serve /metrics, probes and a page there"),
+    Key("report", "path", FILE, is_writable, "JSON file for the report"),
+    Key("report", "audit", FILE, is_writable, "file for a line per update: the batches in it"),
+    Key("report", "weights", FILE, is_writable, ".npy file for the final weights, flat"),
+    Key("report", "trajectory", FILE, is_writable, ".safetensors file for weights now and then"),
+)
+
+
+NODE = Book(KEYS)
+
+# -- putting it together -------------------------------------------------------------------------
+
+
+def load(
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration; ConfigError with one line for each thing that is wrong.
+
+    `options` are texts by path, such as {"train.lr": "0.1"}.
+    """
+    found = gather(NODE, file, environment or {}, options or {}, _together)
+    if "shard" in found["train"]:
+        found["train"]["shard"] = found["train"]["shard"].of(found["node"].get("name", ""))
+    return Config(
+        node=NodeConfig(**found["node"]),
+        train=TrainConfig(**found["train"]),
+        ist=IstConfig(**found["ist"]),
+        checkpoint=CheckpointConfig(**found["checkpoint"]),
+        metrics=MetricsConfig(**found["metrics"]),
+        report=ReportConfig(**found["report"]),
+    )
+
+
+# -- what only shows when values are seen together -----------------------------------------------
+
+
+def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    problems: list[str] = []
+
+    def wrong(path: str, accepted: str) -> None:
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
+
+    listen: str = values.get(
+        "node.listen", NodeConfig().listen if "node.listen" not in given else ""
+    )
+    own = [address for address in (listen, values.get("node.advertise")) if address]
+    peers: Collection[str] = values.get("node.peers", ())
+    for peer in peers:
+        named = peer == STDIN or peer.startswith(DNS)
+        if not named and any(same_place(peer, address) for address in own):
+            wrong(
+                "node.peers", f"{peer} is this node itself; name others, or nobody to found a run"
+            )
+    if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
+        wrong("node.found", "true, or name peers to join")
+    problems += _subnets(values, given)
+    rule = values.get("train.rule", TrainConfig().rule)
+    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
+        wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
+    if what := data_problem(rule, values.get("train.peers_data", DATA[0])):
+        wrong("train.peers_data", what)
+    if "train.generator" in values and values.get("node.role") == "generator":
+        wrong("train.generator", "none: a generator makes its batches itself")
+    if "train.generator" in values and mixes_weights(rule):
+        wrong(
+            "train.generator",
+            "not with rule average: what becomes of a batch is seen in the clocks of updates",
+        )
+    if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
+        wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
+    if listen and wildcard(split_address(listen)[0]) and "node.advertise" not in given:
+        wrong("node.listen", "all interfaces; say with advertise where others reach this node")
+    return problems + listening("node", listen, values, given)
+
+
+def listening(
+    section: str, listen: str, values: Mapping[str, Any], given: Mapping[str, Given]
+) -> list[str]:
+    """What is wrong with where a program listens; empty `listen`: that was said already."""
+    problems: list[str] = []
+
+    def wrong(path: str, accepted: str) -> None:
+        place, value = given.get(path, Given("default", values.get(path, listen)))
+        problems.append(problem(place, path, value, accepted))
+
+    if metrics := values.get("metrics.listen"):
+        at, metrics_port = split_address(metrics)
+        if listen and same_place(metrics, listen):
+            wrong("metrics.listen", f"another port than {section}.listen")
+        elif metrics_port and (why := cannot_listen(at, metrics_port)):
+            wrong("metrics.listen", f"{why}; another port, or 0 for a free one")
+    if not listen:
+        return problems
+    host, port = split_address(listen)
+    insecure = f"{section}.insecure"
+    if not loopback(host) and not values.get(insecure) and not _failed(insecure, values, given):
+        wrong(
+            f"{section}.listen",
+            "reachable from other machines, and nothing is encrypted yet: say insecure = true in"
+            f" [{section}] (or --insecure) to accept that, or listen on 127.0.0.1",
+        )
+    elif port and (why := cannot_listen(host, port)):
+        wrong(f"{section}.listen", f"{why}; another port, or 0 for a free one")
+    return problems
+
+
+def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What mode ist needs, and what only the other mode can use."""
+    coordinator = values.get("ist.coordinator")
+    found: dict[str, str] = {}
+    if values.get("train.mode") != "ist":
+        found |= {path: "only with mode ist" for path in values if path.startswith("ist.")}
+        if values.get("train.rule") in IST_RULES:
+            found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
+    else:
+        whose = "none with mode ist: it is the coordinator's"
+        train = ("train.rule", "train.every", "train.samples", "train.evaluate_s")
+        paths = (*train, "checkpoint.dir", "report.weights")
+        if coordinator != STDIN:  # else it is for the launcher, which starts the coordinator too
+            found |= dict.fromkeys(paths, whose)
+        if values.get("train.rule") in RULES:
+            found["train.rule"] = f"{', '.join(IST_RULES)} with mode ist"
+        if values.get("node.peers") != (STDIN,):
+            found["node.peers"] = "none with mode ist: only the coordinator is spoken to"
+        others = (
+            "train.generator",
+            "train.codec",
+            "train.topology",
+            "train.peers_data",
+            "report.audit",
+        )
+        found |= dict.fromkeys(others, "only with mode gossip")
+        found = {path: said for path, said in found.items() if path in values}
+        if coordinator is None and not _failed("ist.coordinator", values, given):
+            found["ist.coordinator"] = "where it is, such as 10.0.0.5:7100: mode ist needs one"
+    problems = []
+    for path, accepted in found.items():
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
+    return problems
+
+
+def _failed(path: str, values: Mapping[str, Any], given: Mapping[str, Given]) -> bool:
+    return path in given and path not in values

@@ -1,0 +1,292 @@
+"""One value of a configuration: what text becomes, and what is accepted.
+
+A check takes what a TOML file holds and gives back what is run with, or raises `Wrong` with a
+sentence on what is accepted. The caller knows the key and the place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import math
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from murmurate.core.clock import ClockLimits
+from murmurate.core.codecs.choice import CODECS, EXPECTED, parse_codec
+from murmurate.core.values.addresses import DNS, place_of, split_address, wildcard
+from murmurate.core.values.limits import name_problem
+from murmurate.core.values.names import nearest, ordinal
+from murmurate.errors import ConfigError
+
+STDIN = "-"
+"""In place of peers: one line with them comes on standard input (`murmurate up` does this)."""
+ORDINAL = "ordinal"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Which part of the data this node trains on: part `index` (from 0 on) of `count`."""
+
+    index: int = 0
+    count: int = 1
+    ordinal: bool = False
+    """The number at the end of the node's name is still to be added to the index (`of`)."""
+
+    def of(self, name: str) -> Shard | None:
+        """This node's; None: its name does not end in a number."""
+        if not self.ordinal:
+            return self
+        number = ordinal(name)
+        return None if number is None else Shard((self.index + number) % self.count, self.count)
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+class Wrong(Exception):
+    """Says what is accepted instead."""
+
+
+class KeyKind(NamedTuple):
+    """A type as users see it: its name, its placeholder in --help, and how text becomes one."""
+
+    name: str
+    metavar: str
+    from_text: Callable[[str], object]
+
+    @property
+    def accepted(self) -> str:
+        return self.name if self in (FLAG, TEXT) else f"a {self.name}"
+
+
+def _from_flag(text: str) -> object:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in known:
+        raise ValueError
+    return known[text.lower()]
+
+
+def _from_list(text: str) -> object:
+    return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+TEXT = KeyKind("text", "NAME", str)
+ADDRESS = KeyKind("text", "HOST:PORT", str)
+FILE = KeyKind("text", "FILE", str)
+FOLDER = KeyKind("text", "DIR", str)
+WHOLE = KeyKind("whole number", "N", int)
+SIZE = KeyKind("size", "SIZE", str)
+NUMBER = KeyKind("number", "X", float)
+FLAG = KeyKind("true or false", "true|false", _from_flag)
+LIST = KeyKind("list of text", "HOST:PORT", _from_list)
+
+
+def is_text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise Wrong("expected text in quotes")
+    return value
+
+
+def is_name(value: object) -> str:
+    text = is_text(value)
+    if problem := name_problem(text, ClockLimits().name_bytes_max):
+        raise Wrong(f"{problem}; expected a short printable name")
+    return text
+
+
+def is_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Wrong("expected true or false")
+    return value
+
+
+def whole(least: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+            raise Wrong(f"expected a whole number from {least} on")
+        return value
+
+    return check
+
+
+def number(least: float, *, above: bool = False) -> Callable[[object], float]:
+    accepted = f"expected a number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
+
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Wrong(accepted)
+        if not math.isfinite(value) or value < least or (above and value == least):
+            raise Wrong(accepted)
+        return float(value)
+
+    return check
+
+
+def is_part(value: object) -> float:
+    """Of a whole: neither nothing nor all."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise Wrong("expected a part above 0 and below 1, such as 0.1")
+    return float(value)
+
+
+def one_of(names: Sequence[str]) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if value not in names:
+            raise Wrong(f"expected one of {', '.join(names)}{nearest(str(value), names)}")
+        return str(value)
+
+    return check
+
+
+def is_address(value: object, *, port_min: int = 0) -> str:
+    try:
+        _, port = split_address(is_text(value))
+    except ValueError as error:
+        raise Wrong(str(error)) from None
+    if port < port_min:
+        raise Wrong(f"expected host:port with a port from {port_min} to 65535, not {port}")
+    return str(value)
+
+
+def is_advertise(value: object, *, port_min: int = 0) -> str:
+    text = is_address(value, port_min=port_min)
+    if wildcard(split_address(text)[0]):
+        raise Wrong("expected an address that others can reach, this one stands for all interfaces")
+    return text
+
+
+def is_peers(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise Wrong('expected a list of host:port, such as ["10.0.0.5:7000"]')
+    if value == [STDIN]:
+        return (STDIN,)
+    for item in value:
+        try:
+            _is_peer(item)
+        except Wrong as wrong:
+            raise Wrong(f"{item!r} is not a peer: {wrong}") from None
+    places = [place_of(item) for item in value]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise Wrong(f"{value[number]!r} is there twice; each peer once")
+    return tuple(value)
+
+
+def _is_peer(value: object) -> None:
+    if not isinstance(value, str) or not value.startswith(DNS):
+        is_advertise(value, port_min=1)
+        return
+    host, _ = split_address(is_address(value.removeprefix(DNS), port_min=1))
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        raise Wrong(f"{host} is an address, {DNS} wants a name")
+
+
+def is_generator(value: object) -> str:
+    """Where one is; `-`: the launcher says it together with go."""
+    return STDIN if value == STDIN else is_advertise(value, port_min=1)
+
+
+def is_size(value: object) -> int:
+    """Bytes: a number, or one with kB, MB or GB (or KiB, MiB, GiB) behind it."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kKMGT]?)(i?)B?)?", str(value).strip())
+    if isinstance(value, str) and match is not None:
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** " kmgt".index((match[2] or " ").lower()))
+        if size > 0:
+            return size
+    raise Wrong("expected a size such as 200MB or 1.5GiB")
+
+
+def is_shard(value: object) -> Shard:
+    form = rf"(?:({ORDINAL})(?:\+(\d{{1,6}}))?|(\d{{1,6}}))/(\d{{1,6}})"
+    match = re.fullmatch(form, value) if isinstance(value, str) else None
+    index = int(match[2] or match[3] or 0) if match else 0
+    if match is None or not index < int(match[4]):
+        raise Wrong(f'expected "i/n" with 0 <= i < n, such as "0/4", or "{ORDINAL}/n"')
+    return Shard(index, int(match[4]), ordinal=match[1] is not None)
+
+
+def is_workload(value: object) -> str:
+    from murmurate.workloads import NAMES  # numpy: not for `murmurate --help`
+
+    text = is_text(value)
+    name, colon, argument = text.partition(":")
+    file, _, made = text.rpartition(":")
+    if file.endswith(".py") or text.endswith(".py"):
+        if not made.isidentifier() or text.endswith(".py"):
+            raise Wrong(f"expected FILE.py:CLASS, such as {text.partition(':')[0]}:Workload")
+        if not Path(file).is_file():
+            raise Wrong(f"there is no file {file}")
+    elif name not in NAMES or (colon and not argument):
+        names = ", ".join(NAMES).replace("synthetic", "synthetic:PARAMETERS")
+        raise Wrong(f"expected one of {names}, or FILE.py:CLASS{nearest(name, NAMES)}")
+    elif name == "synthetic" and colon and not argument.isdecimal():
+        raise Wrong("expected synthetic:PARAMETERS with a whole number, such as synthetic:1000000")
+    elif name != "synthetic" and colon:
+        raise Wrong(f"expected {name} alone: only synthetic takes a number")
+    return text
+
+
+def is_split(value: object) -> str:
+    from murmurate.workloads import parse_split
+
+    try:
+        parse_split(is_text(value))
+    except ConfigError:
+        raise Wrong(
+            "expected none, dataset, labels or dirichlet(α), such as dirichlet(0.3)"
+        ) from None
+    return str(value)
+
+
+def is_codec(value: object) -> str:
+    try:
+        parse_codec(is_text(value))
+    except ConfigError:
+        raise Wrong(f"expected {EXPECTED}{nearest(str(value), CODECS)}") from None
+    return str(value)
+
+
+def is_existing(value: object) -> str:
+    if not Path(is_text(value)).exists():
+        raise Wrong("expected a file or folder that exists")
+    return str(value)
+
+
+def is_folder(value: object) -> str:
+    path = Path(is_text(value))
+    if path.exists() and not path.is_dir():
+        raise Wrong("expected a folder, there or to be made")
+    return str(value)
+
+
+def is_writable(value: object) -> str:
+    path = Path(is_text(value))
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise Wrong("expected a file in a folder that exists")
+    return str(value)
+
+
+# -- addresses -----------------------------------------------------------------------------------
+
+
+def cannot_listen(host: str, port: int) -> str:
+    """Why nothing can listen there now; empty: it can. Told before torch is loaded."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return f"cannot listen there ({error.strerror or error})"
+    return ""

@@ -1,0 +1,1 @@
+"""What `murmurate node` can be."""

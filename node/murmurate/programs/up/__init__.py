@@ -1,0 +1,1 @@
+"""`murmurate up`: a swarm of real processes on this machine."""

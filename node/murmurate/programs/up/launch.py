@@ -1,0 +1,324 @@
+"""What `murmurate up` was asked for, and the command lines that come of it. Without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from murmurate.core.codecs.choice import parse_codec
+from murmurate.core.gossip.ways import mixes_weights
+from murmurate.core.values.member_half import IST_RULES
+from murmurate.errors import ConfigError
+from murmurate.programs.keys.config import Config
+
+GENERATOR, COORDINATOR = "generator", "coordinator"
+
+
+class Kill(NamedTuple):
+    """End this node, without a word to it, when this part of the budget is spent."""
+
+    name: str
+    part: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpPlan:
+    """A run of `up`: how many nodes, what each is told, and what is done to some of them."""
+
+    nodes: int = 4
+    config: Config = field(default_factory=Config)
+    kills: tuple[Kill, ...] = ()
+    slow_s: Mapping[str, float] = field(default_factory=dict)
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    generator: bool = False
+    """One more process deals the batches; the budget is its own."""
+    widths: tuple[float, ...] = ()
+    """Mode ist: how large each subnet is, relative to the others'; none: as they are fast."""
+    trajectory: bool = False
+    """Keep weights now and then, in a folder beside the report."""
+
+    @property
+    def ist(self) -> bool:
+        return self.config.train.mode == "ist"
+
+    @property
+    def rule(self) -> str:
+        rule = self.config.train.rule
+        return "async" if self.ist and rule not in IST_RULES else rule
+
+    @property
+    def names(self) -> list[str]:
+        return [f"node-{number}" for number in range(self.nodes)]
+
+
+def parse_kill(text: str, names: Sequence[str]) -> Kill:
+    """`node-1@30%`."""
+    match = re.fullmatch(r"(.+)@(\d{1,3}(?:\.\d+)?)%", text)
+    if match is None or not float(match[2]) < 100:
+        raise ConfigError(f"--kill {text!r}: NAME@PART% with 0 to 99 %, such as node-1@30%")
+    return Kill(known("--kill", match[1], names), float(match[2]) / 100)
+
+
+def parse_slow(text: str, names: Sequence[str]) -> tuple[str, float]:
+    """`node-2=0.09`: seconds of sleep after each of its steps."""
+    match = re.fullmatch(r"(.+)=(\d*\.?\d+)", text)
+    if match is None:
+        raise ConfigError(f"--slow {text!r}: NAME=SECONDS, such as node-2=0.09")
+    return known("--slow", match[1], names), float(match[2])
+
+
+def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[str, str]:
+    """`int8`, of all nodes, or `node-2=int8`, of one; the codec of each."""
+    everyone: str | None = None
+    codecs: dict[str, str] = {}
+    for text in texts:
+        name, equals, codec = text.rpartition("=")
+        if not parse_codec(codec).plain and mixes_weights(rule):
+            raise ConfigError(f"--codec {text!r}: with rule {rule} everything is sent as it is")
+        if equals:
+            codecs[known("--codec", name, names)] = codec
+        elif everyone is None:
+            everyone = codec
+        else:
+            raise ConfigError(f"--codec {text!r}: {everyone} was for all nodes already")
+    return {name: everyone for name in names if everyone is not None} | codecs
+
+
+def known(option: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ConfigError(f"{option} {name!r}: one of {', '.join(names)}")
+    return name
+
+
+def plan(
+    nodes: int,
+    config: Config,
+    *,
+    kill: Sequence[str] = (),
+    slow: Sequence[str] = (),
+    codec: Sequence[str] = (),
+    generator: bool = False,
+    trajectory: bool = False,
+    widths: str | None = None,
+) -> UpPlan:
+    """All of it checked; ConfigError with a line for each mistake."""
+    problems: list[str] = []
+    names = UpPlan(nodes=nodes).names
+    kills: list[Kill] = []
+    slow_s: dict[str, float] = {}
+    codecs: dict[str, str] = {}
+    ist = config.train.mode == "ist"
+    others = [GENERATOR] if generator else [COORDINATOR] if ist else []
+    for text in kill:
+        try:
+            kills.append(parse_kill(text, [*names, *others]))
+        except ConfigError as error:
+            problems.append(str(error))
+    for text in slow:
+        try:
+            name, seconds = parse_slow(text, names)
+        except ConfigError as error:
+            problems.append(str(error))
+        else:
+            slow_s[name] = seconds
+    try:
+        codecs = parse_codecs(codec, names, config.train.rule)
+    except ConfigError as error:
+        problems.append(str(error))
+    if len({each.name for each in kills}) < len(kills):
+        problems.append("--kill: each node at most once")
+    if generator and mixes_weights(config.train.rule):
+        problems.append("--generator: not with rule average, which sends no updates")
+    if trajectory and config.report.path is None:
+        problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
+    shares: list[float] = []
+    try:
+        shares = parse_widths(widths, nodes, "--nodes") if widths is not None else []
+    except ConfigError as error:
+        problems.append(str(error))
+    for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
+        if given and not ist:
+            problems.append(f"{option}: only with --mode ist")
+    for option, here in (
+        ("--generator", generator),
+        ("--trajectory", trajectory),
+        ("--codec", codec),
+    ):
+        if here and ist:
+            problems.append(f"{option}: only with --mode gossip")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return UpPlan(
+        nodes=nodes,
+        config=config,
+        kills=tuple(kills),
+        slow_s=slow_s,
+        codecs=codecs,
+        generator=generator,
+        trajectory=trajectory,
+        widths=tuple(shares),
+    )
+
+
+def parse_widths(text: str | None, peers: int, option: str = "--peers") -> list[float]:
+    """`4,2,1,1`: one for each peer, above 0; None: all alike."""
+    if peers < 1:
+        raise ConfigError(f"{option} {peers}: must be at least 1")
+    if text is None:
+        return [1.0] * peers
+    try:
+        widths = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--widths {text!r}: expected numbers like 4,2,1,1") from None
+    if len(widths) != peers:
+        raise ConfigError(f"--widths {text}: {len(widths)} widths for {peers} peers")
+    for width in widths:
+        if not 0 < width < float("inf"):
+            raise ConfigError(f"--widths {text}: {width:g} must be above 0")
+    return widths
+
+
+def trajectories(plan: UpPlan) -> Path | None:
+    """The folder for weights kept now and then: `out.trajectory` beside `out.json`."""
+    path = plan.config.report.path
+    return Path(path).with_suffix(".trajectory") if plan.trajectory and path else None
+
+
+def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
+    """How node `number` is started."""
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
+    name = plan.names[number]
+    threads = node.threads or max(1, cores() // plan.nodes)
+    kept_in = trajectories(plan)
+    given: dict[str, object] = {
+        "--name": name,
+        "--run": node.run,
+        "--listen": "127.0.0.1:0",
+        "--peers": "-",
+        "--seed": node.seed,
+        "--threads": threads,
+        "--workload": train.workload,
+        "--data": train.data,
+        "--split": train.split,
+        "--shard": f"{number}/{plan.nodes}",
+        "--batch-size": train.batch_size,
+        "--lr": train.lr,
+        "--every": train.every,
+        "--peers-data": train.peers_data,
+        "--rule": train.rule,
+        "--mode": train.mode,
+        "--topology": train.topology,
+        "--codec": plan.codecs.get(name, train.codec),
+        "--slow-s": plan.slow_s.get(name, train.slow_s),
+        "--generator": "-" if plan.generator else None,
+        "--samples": None if plan.generator else train.samples,
+        "--seconds": None if plan.generator else train.seconds,
+        "--evaluate-s": train.evaluate_s,
+        "--validation": train.validation,
+        "--checkpoint": kept.dir and Path(kept.dir) / name,
+        "--checkpoint-every-s": kept.every_s,
+        "--metrics": metrics_listen(plan.config.metrics.listen, number),
+        "--weights": folder / f"{name}.npy",
+        "--trajectory": kept_in and kept_in / f"{name}.safetensors",
+    }
+    return _node(given)
+
+
+def metrics_listen(listen: str | None, number: int) -> str | None:
+    """One port after the other; 0: a free one for each."""
+    if listen is None:
+        return None
+    host, _, port = listen.rpartition(":")
+    return f"{host}:{int(port) + number if int(port) else 0}"
+
+
+def generator_command(plan: UpPlan) -> list[str]:
+    """How the one that deals the batches is started."""
+    node, train = plan.config.node, plan.config.train
+    return _node(
+        {
+            "--role": "generator",
+            "--name": GENERATOR,
+            "--run": node.run,
+            "--listen": "127.0.0.1:0",
+            "--peers": "-",
+            "--seed": node.seed,
+            "--workload": train.workload,
+            "--data": train.data,
+            "--batch-size": train.batch_size,
+            "--samples": train.samples,
+            "--seconds": train.seconds,
+            "--validation": train.validation,
+        }
+    )
+
+
+def member_command(plan: UpPlan, number: int) -> list[str]:
+    """How a member of independent subnet training is started."""
+    node, train = plan.config.node, plan.config.train
+    name = plan.names[number]
+    return _node(
+        {
+            "--name": name,
+            "--run": node.run,
+            "--peers": "-",
+            "--mode": "ist",
+            "--coordinator": "-",
+            "--width": plan.widths[number] if plan.widths else None,
+            "--memory": plan.config.ist.memory or None,
+            "--seed": node.seed,
+            "--threads": node.threads or max(1, cores() // plan.nodes),
+            "--workload": train.workload,
+            "--data": train.data,
+            "--split": train.split,
+            "--shard": f"{number}/{plan.nodes}",
+            "--batch-size": train.batch_size,
+            "--lr": train.lr,
+            "--validation": train.validation,
+            "--slow-s": plan.slow_s.get(name, train.slow_s),
+            "--metrics": metrics_listen(plan.config.metrics.listen, number + 1),
+        }
+    )
+
+
+def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[str]:
+    """How the coordinator is started; its budget, if it is the workload's, comes with go."""
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
+    given: dict[str, object] = {
+        "--run": node.run,
+        "--listen": listen,
+        "--founders": plan.nodes,
+        "--seed": node.seed,
+        "--workload": train.workload,
+        "--data": train.data,
+        "--batch-size": train.batch_size,
+        "--lr": train.lr,
+        "--rule": plan.rule,
+        "--every": train.every,
+        "--samples": train.samples,
+        "--seconds": train.seconds,
+        "--evaluate-s": train.evaluate_s,
+        "--validation": train.validation,
+        "--checkpoint": kept.dir and Path(kept.dir) / COORDINATOR,
+        "--checkpoint-every-s": kept.every_s if kept.dir else None,
+        "--metrics": metrics_listen(plan.config.metrics.listen, 0),
+    }
+    return _process(COORDINATOR, given)
+
+
+def _node(given: Mapping[str, object]) -> list[str]:
+    return _process("node", given)
+
+
+def _process(kind: str, given: Mapping[str, object]) -> list[str]:
+    words = [f"{option}={value}" for option, value in given.items() if value is not None]
+    return [sys.executable, "-m", "murmurate", kind, "--events", *words]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

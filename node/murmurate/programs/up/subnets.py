@@ -1,0 +1,179 @@
+"""`murmurate up --mode ist`: a coordinator and members of unequal widths, as real processes.
+
+The coordinator decides who trains what and when it is over; the launcher tells members where it is,
+shows how they do, and does to them what was asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from murmurate.programs.up.child import DIED, DONE, KILLED, READY, TRAINING, WAITING, Child
+from murmurate.programs.up.launch import COORDINATOR, UpPlan, coordinator_command, member_command
+from murmurate.programs.up.up import UpRun
+from murmurate.watch import report
+from murmurate.watch.view import LiveView, Scene
+
+AGAIN_MAX = 3
+"""A coordinator with checkpoints that was killed is started again so often."""
+
+
+class UpIst(UpRun):
+    """`children` has the coordinator in front."""
+
+    def __init__(self, plan: UpPlan, view: LiveView, folder: Path) -> None:
+        super().__init__(plan, view, folder)
+        self.whole: report.Json | None = None
+        self.lives = 1
+
+    @property
+    def centre(self) -> Child:
+        return self.children[0]
+
+    @property
+    def peers(self) -> list[Child]:
+        return self.children[1:]
+
+    @property
+    def judges(self) -> list[Child]:
+        return [self.centre]
+
+    def start(self) -> None:
+        self.begin(Child(COORDINATOR, coordinator_command(self.plan)))
+        for number, name in enumerate(self.plan.names):
+            self.begin(Child(name, member_command(self.plan, number)))
+
+    # -- what they are told ------------------------------------------------------------------------
+
+    def _heard(self, child: Child, event: dict[str, object]) -> None:
+        if child is not self.centre:
+            if child.state == WAITING:  # it has a subnet, and trains
+                child.state = TRAINING
+                self.went = self.went or time.monotonic()
+            return
+        if event.get("event") == "ready" and self.plan.config.train.seconds is None:
+            self.budget = self.budget or child.budget
+            child.tell(f"go {self.budget}")
+        if child.state == WAITING:
+            child.state = TRAINING
+        if isinstance(whole := event.get("report"), dict):
+            self.whole = whole
+            self.ended = time.monotonic()
+
+    def _direct(self) -> None:
+        now = time.monotonic()
+        alive = [child for child in self.children if child.code is None]
+        if self.stop_at is not None:
+            if now > self.stop_at:
+                self.kill_all()
+            return
+        if self.centre.address:
+            for child in self.peers:
+                if child.state == READY and child.code is None and not child.told:
+                    child.told = True
+                    child.tell(self.centre.address)
+        if self.went is None:
+            if gone := [child.name for child in self.peers if child.state == DIED]:
+                self.view.say(f"{', '.join(gone)} died before the first plan; stopped")
+                self.stop()
+            elif self.centre.state == DIED:
+                self.stop()
+            return
+        self._carry_out_kills()
+        if self.centre.code is not None and self.centre.state in (DIED, KILLED):
+            self._without_coordinator(alive)
+        elif not any(child.code is None for child in self.peers) and self.centre.code is None:
+            self._nobody_left(now)
+        if self.first_ended is not None and now > self.first_ended + self.late_s and alive:
+            self.view.say(f"{', '.join(child.name for child in alive)} did not end; stopped")
+            self.stop()
+
+    def _nobody_left(self, now: float) -> None:
+        self.alone_at = self.alone_at or now
+        # Members that are done were told so: the coordinator waits for the rest, then evaluates.
+        ending = any(child.state == DONE for child in self.peers)
+        limit_s = self.late_s if ending else self.alone_s
+        if now > self.alone_at + limit_s and self.centre.state != DONE:
+            self.view.say("no member is left; stopped")
+            self.stop()
+
+    def _without_coordinator(self, alive: Sequence[Child]) -> None:
+        """With checkpoints it comes back where it was; meanwhile the members train on."""
+        centre = self.centre
+        if not alive:
+            return
+        if self.plan.config.checkpoint.dir is None or self.lives > AGAIN_MAX:
+            self.view.say("the coordinator is gone: nobody assembles any more; stopped")
+            self.stop()
+            return
+        self.lives += 1
+        self.view.say("the coordinator is started again from its checkpoint; members train on")
+        words = coordinator_command(self.plan, listen=centre.address)
+        again = Child(COORDINATOR, words)
+        again.row, again.curve, again.counts = centre.row, centre.curve, centre.counts
+        again.address = centre.address
+        self.begin(again)
+        self.children.remove(again)
+        self.children[0] = again
+        self.gone.append(centre)
+
+    # -- what it looks like ------------------------------------------------------------------------
+
+    def _spent(self) -> int:
+        return int(self.centre.row["samples"])
+
+    def _scene(self) -> Scene:
+        row = self.centre.row
+        scene = super()._scene()
+        if scene.note or "plan" not in row:
+            return scene
+        covered = row["coverage"].values()
+        least = f", {min(covered):.0%} covered" if covered else ""
+        return scene.with_note(f"plan {row['plan']}{least}, {row['pushes']:,} pushes")
+
+    def _curves(self, went: float) -> report.Json:
+        """Samples are those in the model: the coordinator knows them, members only roughly."""
+        whole = [point._replace(samples=point.own_samples) for point in self.centre.curve]
+        made = report.curves({COORDINATOR: whole}, went)
+        members = report.curves(
+            {child.name: child.curve for child in self.peers},
+            went,
+            report.swarm_samples({COORDINATOR: self.centre.curve}),
+        )
+        return made | {"curves": made["curves"] | members["curves"]}
+
+    def report(self) -> report.Json:
+        node, train = self.plan.config.node, self.plan.config.train
+        went = self.went if self.went is not None else time.monotonic()
+        rows = self.rows()
+        if self.whole is None:  # the coordinator did not get to it
+            whole = report.assemble(
+                {
+                    "run": node.run,
+                    "mode": "ist",
+                    "rule": self.plan.rule,
+                    "workload": train.workload,
+                    "seed": node.seed,
+                },
+                rows,
+                wall_s=(self.ended or time.monotonic()) - went,
+                distance=None,
+                staleness=report.pooled_staleness(child.counts for child in self.peers),
+                predicted=None,
+            )
+            whole["samples"] = self._spent()
+        else:
+            known = {row["name"]: row for row in self.whole["nodes"]}
+            for row in rows[1:]:
+                told = known.get(row["name"], {})
+                row["samples_in_model"] = told.get("samples", 0)
+                row["steps_in_model"] = told.get("steps", 0)
+            rows[0] |= known.get(COORDINATOR, {}) | {"state": self.centre.state}
+            whole = self.whole | {"nodes": rows}
+        return whole | {
+            **self._curves(went),
+            "staleness_counts": {child.name: sorted(child.counts.items()) for child in self.peers},
+            "coordinator_lives": self.lives,
+        }

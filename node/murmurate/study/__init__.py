@@ -1,0 +1,1 @@
+"""What nobody needs for training: simulators, virtual time, pictures."""

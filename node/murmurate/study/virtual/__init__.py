@@ -1,0 +1,1 @@
+"""Training in virtual time: the production core, many peers in one process."""

@@ -1,0 +1,443 @@
+"""`murmurate up --virtual`: the same training in virtual time, in one process.
+
+Speeds and delays are what they are said to be, whatever this machine does, and the rng seed decides
+all the rest: the same command gives the same report, to the last digit. Gossip runs on the core
+that nodes run (`study.virtual.gossip`); subnets on the coordinator's rules, which are found by
+entry point, because murmurate does not import its coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from murmurate.core.codecs.choice import parse_codec
+from murmurate.core.gossip.ways import WAYS, mixes_weights
+from murmurate.core.theory import gossip_expected_unequal
+from murmurate.errors import ConfigError
+from murmurate.programs.keys.config import Config
+from murmurate.programs.up.launch import Kill, parse_codecs, parse_kill, parse_widths
+from murmurate.study.virtual.evaluating import EvaluationPlan
+from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
+from murmurate.watch import report
+from murmurate.watch.view import LiveView, Scene
+from murmurate.workloads import load as load_workload
+
+if TYPE_CHECKING:  # torch comes with them
+    from murmurate.core.codecs.codec import Encoder
+    from murmurate.study.virtual.task import Engine, Figures, VirtualTraining
+
+GROUP = "murmurate.virtual"
+SLICES = 400
+"""Looks at the run, so many in all; more would cost, fewer would not look alive."""
+SAMPLES_S = 1e9
+"""A run that ends by its samples ends before that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualPlan:
+    """What was asked for, checked as far as that goes without the workload."""
+
+    nodes: int
+    config: Config
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    widths: Mapping[str, float] = field(default_factory=dict)
+    delay_s: float = 0.0
+    delays_s: Mapping[str, float] = field(default_factory=dict)
+    link_bytes_s: float | None = None
+    links_bytes_s: Mapping[str, float] = field(default_factory=dict)
+    joins_s: Mapping[str, float] = field(default_factory=dict)
+    leaves_s: Mapping[str, float] = field(default_factory=dict)
+    kills: tuple[Kill, ...] = ()
+    every: int | None = None
+    codecs: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(
+    nodes: int,
+    config: Config,
+    *,
+    speed: Sequence[str] = (),
+    delay: Sequence[str] = (),
+    link: Sequence[str] = (),
+    join: Sequence[str] = (),
+    leave: Sequence[str] = (),
+    widths: str | None = None,
+    kill: Sequence[str] = (),
+    codec: Sequence[str] = (),
+    every: int | None = None,
+    refused: Mapping[str, object] | None = None,
+) -> VirtualPlan:
+    """ConfigError with a line for each mistake. `refused`: options that need a real machine."""
+    problems = [
+        f"{option}: not with --virtual; {why}"
+        for option, why in _REFUSED.items()
+        if (refused or {}).get(option)
+    ]
+    names = [f"node-{number}" for number in range(nodes)]
+    speeds: dict[str, float] = {}
+    delays: dict[str, float] = {}
+    links: dict[str, float] = {}
+    moments: dict[str, dict[str, float]] = {"--join": {}, "--leave": {}}
+    kills: list[Kill] = []
+    shares: dict[str, float] = {}
+    codecs: dict[str, str] = {}
+    delay_s, link_bytes_s = 0.0, None
+    try:
+        codecs = parse_codecs(codec, names, config.train.rule)
+    except ConfigError as error:
+        problems.append(str(error))
+    if codec and config.train.mode != "gossip":
+        problems.append("--codec: only with --mode gossip")
+    try:
+        if widths is not None:
+            shares = dict(zip(names, parse_widths(widths, nodes, "--nodes"), strict=True))
+    except ConfigError as error:
+        problems.append(str(error))
+    for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
+        if given and config.train.mode != "ist":
+            problems.append(f"{option}: only with --mode ist")
+    for option, some in (("--link-bytes-s", link), ("--join", join), ("--leave", leave)):
+        if some and config.train.mode != "gossip":
+            problems.append(f"{option}: only with --mode gossip")
+    for option, texts, out in (
+        ("--speed", speed, speeds),
+        ("--delay-s", delay, delays),
+        ("--link-bytes-s", link, links),
+    ):
+        for text in texts:
+            try:
+                name, value = number(option, text, names)
+            except ConfigError as error:
+                problems.append(str(error))
+                continue
+            if name:
+                out[name] = value
+            elif option == "--delay-s":
+                delay_s = value
+            elif option == "--link-bytes-s":
+                link_bytes_s = value
+            else:
+                speeds |= {each: value for each in names if each not in speeds}
+    for text in kill:
+        try:
+            kills.append(parse_kill(text, names))
+        except ConfigError as error:
+            problems.append(str(error))
+    for option, texts in (("--join", join), ("--leave", leave)):
+        for text in texts:
+            try:
+                name, value = moment(option, text, names)
+            except ConfigError as error:
+                problems.append(str(error))
+            else:
+                moments[option][name] = value
+    problems += moments_that_cannot_be(moments["--join"], moments["--leave"], names)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return VirtualPlan(
+        nodes=nodes,
+        config=config,
+        speeds=speeds,
+        widths=shares,
+        delay_s=delay_s,
+        delays_s=delays,
+        link_bytes_s=link_bytes_s,
+        links_bytes_s=links,
+        joins_s=moments["--join"],
+        leaves_s=moments["--leave"],
+        kills=tuple(kills),
+        every=every,
+        codecs=codecs,
+    )
+
+
+_REFUSED = {
+    "--slow": "say how many steps a second it makes: --speed NAME=STEPS",
+    "--generator": "peers draw their own batches",
+    "--trajectory": "nothing is kept on the way",
+    "--checkpoint": "the same command gives the same run",
+    "--metrics": "there is no process to ask; see --report",
+}
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+def engine(mode: str) -> Callable[[VirtualTraining], Engine]:
+    """What trains in this mode."""
+    if mode == "gossip":
+        from murmurate.study.virtual.gossip import GossipWorld
+
+        return GossipWorld
+    found = {each.name: each for each in entry_points(group=GROUP)}
+    if mode not in found:
+        have = ", ".join(sorted({"gossip", *found}))
+        raise ConfigError(f"--mode {mode}: not in virtual time; {have}")
+    make: Callable[[VirtualTraining], Engine] = found[mode].load()
+    return make
+
+
+def _encoders(codecs: Mapping[str, str]) -> dict[str, Callable[[int], Encoder]]:
+    """The simulator does not know how numbers are encoded; it is told here."""
+    from murmurate.core.codecs.codec import Encoder
+
+    choices = {name: parse_codec(codec) for name, codec in codecs.items()}
+    return {name: partial(Encoder, choice) for name, choice in choices.items() if not choice.plain}
+
+
+class _Run:
+    def __init__(self, plan: VirtualPlan, view: LiveView) -> None:
+        self.plan, self.view = plan, view
+        node, train = plan.config.node, plan.config.train
+        self.workload = load_workload(
+            train.workload,
+            data=train.data,
+            batch_size=train.batch_size,
+            lr=train.lr,
+            validation=train.validation,
+            seed=node.seed,
+        )
+        import torch
+
+        from murmurate.study.virtual.task import VirtualTraining
+
+        torch.set_num_threads(node.threads or 1)  # models are small, and the order is part of it
+        self.engine = engine(train.mode)(
+            VirtualTraining(
+                workload=self.workload,
+                nodes=plan.nodes,
+                rule=train.rule,
+                seed=node.seed,
+                speeds=plan.speeds,
+                widths=plan.widths,
+                memory_bytes=plan.config.ist.memory or None,
+                delay_s=plan.delay_s,
+                delays_s=plan.delays_s,
+                link_bytes_s=plan.link_bytes_s,
+                links_bytes_s=plan.links_bytes_s,
+                joins_s=plan.joins_s,
+                leaves_s=plan.leaves_s,
+                every=plan.every,
+                topology=train.topology,
+                split=train.split,
+                data=train.data_of_peers,
+                validates=train.validation is not None,
+                encoders=_encoders(plan.codecs),
+            )
+        )
+        self.seconds = train.seconds
+        self.samples = train.samples
+        if self.seconds is None and self.samples is None:
+            self.samples = self.workload.samples
+        self.kills = sorted(plan.kills, key=lambda kill: kill.part)
+        self.curves: dict[str, list[report.CurvePoint]] = {}
+        self.evaluations = EvaluationPlan(train.evaluate_s)
+        self.validates = train.validation is not None
+        self.computed = 0.0
+
+    @property
+    def part(self) -> float:
+        """Of the budget, whichever ends first."""
+        parts = [0.0]
+        if self.samples:
+            parts.append(self.engine.samples() / self.samples)
+        if self.seconds:
+            parts.append(self.engine.events.time / self.seconds)
+        return min(1.0, max(parts))
+
+    def run(self) -> None:
+        """To the end of the budget. What happens when depends on virtual time and samples alone."""
+        began = time.monotonic()
+        looks = 0
+        events = self.engine.events
+        self._evaluate_when_due()
+        while True:
+            until = self.seconds or SAMPLES_S
+            if self.seconds:
+                until = self.seconds * min(1.0, (looks + 1) / SLICES)
+            elif self.samples:
+                until = events.time + self._slice()
+            if until <= self.evaluations.next_s:
+                looks += 1
+            else:
+                until = self.evaluations.next_s
+            over = events.run_until(until, self._watch)
+            self._look(began)
+            self._evaluate_when_due()
+            if over or self.part >= 1.0:
+                break
+        self.computed = time.monotonic() - began
+
+    def _evaluate_when_due(self) -> None:
+        """One node, or the whole model; at the end all are."""
+        now = self.engine.events.time
+        if self.evaluations.due(now, self.part):
+            one = self.engine.evaluate(validation=self.validates)
+            if one is not None:
+                self._note(one, now, evaluated=True)
+
+    def _note(self, one: Figures, now: float, *, evaluated: bool = False) -> None:
+        """A point of its curve. What was found in an evaluation stands at that instant alone."""
+        point = report.CurvePoint(now, self.engine.samples(), one.samples, report.number(one.loss))
+        if evaluated:
+            point = point._replace(
+                test_loss=report.number(one.test_loss),
+                accuracy=report.number(one.accuracy),
+                validation_loss=report.number(one.validation_loss),
+                validation_accuracy=report.number(one.validation_accuracy),
+            )
+        self.curves.setdefault(one.name, []).append(point)
+
+    def _slice(self) -> float:
+        """Virtual seconds for a part of the samples; at least a step of somebody."""
+        assert self.samples is not None
+        steps_per_s = sum(self.plan.speeds.get(f"node-{k}", 1.0) for k in range(self.plan.nodes))
+        per_s = steps_per_s * self.workload.batch_size
+        return max(self.samples / SLICES / per_s, 1e-6)
+
+    def _watch(self) -> bool:
+        """After each event: is it over, and is somebody to be killed?"""
+        part = self.part if self.kills or self.samples else 0.0
+        while self.kills and part >= self.kills[0].part:
+            name = self.kills.pop(0).name
+            self.engine.kill(name)
+            self.view.say(f"{name} killed at {part:.0%}, as asked")
+        return bool(self.samples) and self.engine.samples() >= (self.samples or 0)
+
+    def _look(self, began: float) -> None:
+        for text in self.engine.news():
+            self.view.say(f"{self.engine.events.time:.4g} s: {text}")
+        now = self.engine.events.time
+        figures = self.engine.figures()
+        for one in figures:
+            self._note(one, now)
+        self.view.show(
+            Scene(
+                title=self.plan.config.train.workload,
+                elapsed_s=now,
+                part=self.part,
+                rows=self._rows(figures, now),
+                note=f"virtual, {time.monotonic() - began:.0f} s real",
+            )
+        )
+
+    def _rows(self, figures: Sequence[Figures], now: float) -> list[report.Json]:
+        return [
+            report.empty_row(one.name)
+            | {
+                "role": one.role,
+                "samples": one.samples,
+                "samples_per_s": one.samples / now if now else 0.0,
+                "loss": report.number(one.loss),
+                "test_loss": report.number(one.test_loss),
+                "accuracy": report.number(one.accuracy),
+                "validation_loss": report.number(one.validation_loss),
+                "validation_accuracy": report.number(one.validation_accuracy),
+                "accuracy_by_class": [report.number(each) for each in one.accuracy_of],
+                "updates_published": one.published,
+                "updates_applied": one.applied,
+                "duplicates": one.duplicates,
+                "rejected": dict(sorted(one.rejected.items())),
+                "staleness": one.staleness.report(),
+                "wait_s": one.wait_s,
+                "step_s": (now - one.wait_s) / one.published if one.published else 0.0,
+                "bytes_sent": one.bytes_sent,
+                "bytes_by_codec": dict(sorted(one.bytes_by_codec.items())),
+                "warnings": report.warnings_json(one.learning.ever),
+                "state": one.state,
+            }
+            | one.more
+            for one in figures
+        ]
+
+    def report(self) -> report.Json:
+        node, train = self.plan.config.node, self.plan.config.train
+        wall_s = self.engine.events.time  # before what is on its way arrives
+        more: dict[str, Any] = self.engine.finish()
+        figures = self.engine.figures()
+        rows = self._rows(figures, wall_s)
+        predictable = train.mode == "gossip" and not mixes_weights(train.rule)
+        made = report.assemble(
+            {
+                "run": node.run,
+                "mode": train.mode,
+                "rule": train.rule,
+                "workload": train.workload,
+                "seed": node.seed,
+            },
+            rows,
+            wall_s=wall_s,
+            distance=more.pop("replica_distance_max", None),
+            staleness=report.pooled_staleness(one.staleness.counts() for one in figures),
+            predicted=self._predicted() if predictable else None,
+        )
+        if train.mode != "gossip":
+            made["samples"] = self.engine.samples()
+        for one in figures:
+            self._note(one, wall_s, evaluated=one.state == "done")
+        return (
+            made
+            | {
+                "virtual": True,
+                "speeds": dict(self.plan.speeds),
+                "delay_s": self.plan.delay_s,
+                "delays_s": dict(self.plan.delays_s),
+                "link_bytes_s": self.plan.link_bytes_s,
+                "links_bytes_s": dict(self.plan.links_bytes_s),
+                "joins_s": dict(self.plan.joins_s),
+                "leaves_s": dict(self.plan.leaves_s),
+                **report.curves(self.curves),
+                "staleness_counts": {
+                    one.name: sorted(one.staleness.counts().items()) for one in figures
+                },
+            }
+            | more
+        )
+
+    def _predicted(self) -> float | None:
+        """By the law, from what was set; the staleness that was counted is not used."""
+        plan = self.plan
+        train = plan.config.train
+        every = plan.every or WAYS[train.rule].every[train.data_of_peers]
+        churn = plan.kills or plan.joins_s or plan.leaves_s
+        narrow = plan.link_bytes_s is not None or plan.links_bytes_s
+        if churn or narrow or plan.delays_s or train.topology != "full":
+            return None
+        rates = [plan.speeds.get(f"node-{k}", 1.0) / every for k in range(plan.nodes)]
+        return gossip_expected_unequal(rates, [1 / rate for rate in rates], plan.delay_s)
+
+
+def run(plan: VirtualPlan) -> int:
+    """Carry a plan out; 0, or 130 when it was interrupted (the report is then of what there is)."""
+    view = LiveView()
+    interrupted = False
+    going = _Run(plan, view)
+    with view:
+        try:
+            going.run()
+        except KeyboardInterrupt:
+            interrupted = True
+            view.say("stopped: this is what there is")
+    result = going.report()
+    view.end(result)
+    for text in result.get("advice", ()):
+        view.say(f"advice: {text}")
+    ratio = result["wall_s"] / going.computed if going.computed else 0.0
+    view.say(
+        f"virtual: {result['wall_s']:.4g} s in {going.computed:.1f} s of this machine"
+        f" ({ratio:.3g} times real time)"
+    )
+    if plan.config.report.path is not None:
+        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+        Path(plan.config.report.path).write_text(text, encoding="utf-8")
+    return 130 if interrupted else 0
+
+
+__all__ = ["VirtualPlan", "engine", "plan", "run"]

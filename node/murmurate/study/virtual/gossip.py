@@ -1,0 +1,351 @@
+"""Gossip in virtual time: the production core trains a real workload, n peers in one process.
+
+Each peer has a model, an optimizer and data of its own, as a process has. What is simulated is
+time (a step takes 1 / speed) and the network. Arrivals are folded between two steps, as the
+training thread of a node does it. Peers begin at random phases, by the rng seed, which decides
+everything else too.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from typing import Any
+
+import torch
+from torch import nn
+
+from murmurate.core.driver import Driver, Life, NoDisk, Ports
+from murmurate.core.gossip.config import PeerConfig
+from murmurate.core.gossip.protocol import GossipPeer
+from murmurate.core.gossip.ways import WAYS, data_problem
+from murmurate.core.layout import Layout
+from murmurate.core.message import Generation
+from murmurate.core.publishing.likeness import Likeness
+from murmurate.core.publishing.rule import Making
+from murmurate.core.replica import Replica
+from murmurate.errors import ConfigError
+from murmurate.study.sim.events import Events
+from murmurate.study.virtual.links import VirtualLinks
+from murmurate.study.virtual.node import VirtualBackground, VirtualNode, VirtualPorts
+from murmurate.study.virtual.task import Figures, VirtualTraining
+from murmurate.training.gain import OptimizerGain
+from murmurate.training.publisher import Publisher
+from murmurate.training.statistics import ModelStatistics, first_weights
+from murmurate.workloads import DataShare, parse_split
+from murmurate.workloads.measuring import measured
+
+TICK_S = 0.1
+BUFFER_BYTES = 64 << 20
+SETTLE_TICKS = 2000
+"""So long the last updates have to arrive everywhere."""
+COMPANY_MAX = 16
+"""As a process has it (`edge.runtime.lives`): so many updates may wait for every link."""
+LEAVE_S = 5.0
+"""As a process has it: one that leaves stays so long, on its own clock, for those who lack what it
+has."""
+GONE = ("awaited", "killed", "left")
+"""States of a node that hears nothing."""
+
+
+class GossipWorld:
+    """All peers of one run. Implements `task.Engine`."""
+
+    def __init__(self, task: VirtualTraining) -> None:
+        if task.rule not in WAYS:
+            raise ConfigError(f"rule {task.rule!r}: expected one of {', '.join(WAYS)}")
+        if what := data_problem(task.rule, task.data):
+            raise ConfigError(f"peers_data {task.data!r}: {what}")
+        if task.encoders and not WAYS[task.rule].sends_updates:
+            raise ConfigError(f"codec: rule {task.rule!r} exchanges weights as they are")
+        self.task = task
+        self.events = Events()
+        self.links = VirtualLinks(task.network(), task.link_bytes_s, task.links_bytes_s)
+        self.batch_size = task.workload.batch_size
+        self.training = True
+        self.said: list[str] = []
+        self.warnings: list[str] = []
+        self.warned: set[str] = set()
+        fastest = max(task.speed(name) for name in task.names)
+        longest = max([task.delay_s, *task.delays_s.values()])
+        torch.manual_seed(task.seed)
+        first = task.workload.model()
+        self.model_s = self.links.slowest_s(Layout.of(first)[0].nbytes, task.names)
+        """What a whole model takes over the narrowest link."""
+        # The protocol's own intervals (probes, digests) suit a local network. Where links or steps
+        # are slower, a peer's clock is: so many virtual seconds are one of its own.
+        self.tempo = max(1.0, 10 * longest, 5 / fastest, self.model_s)
+        self.nodes = {
+            name: self._node(number, name, first) for number, name in enumerate(task.names)
+        }
+        self.founders = [name for name in task.names if not task.joins_s.get(name)]
+        for name in self.founders:
+            self._start(self.nodes[name], self.founders)
+        for name, seconds in task.joins_s.items():
+            if seconds:
+                self.nodes[name].figures.state = "awaited"
+                self.events.at(seconds, self._join, self.nodes[name])
+        for name, seconds in task.leaves_s.items():
+            self.events.at(seconds, self._leave, self.nodes[name])
+
+    def _node(self, number: int, name: str, first: nn.Module) -> VirtualNode:
+        task = self.task
+        model = copy.deepcopy(first)
+        layout, parameters = Layout.of(model, statistics=True)
+        layout.line_up(parameters)  # as a node does
+        share = DataShare(
+            index=number,
+            count=task.nodes,
+            split=parse_split(task.split),
+            seed=task.seed,
+            batch_size=self.batch_size,
+        )
+        batches = task.workload.batches(share)
+        optimizer = task.workload.optimizer(model)
+        step_s = 1.0 / task.speed(name)
+        node = VirtualNode(model, layout, parameters, optimizer, batches, Figures(name), step_s)
+        way, make = WAYS[task.rule], task.encoders.get(name)
+        gain = OptimizerGain(optimizer, parameters)
+        every = task.every or way.steps(task.data, gain.kind)
+        node.likeness = Likeness(layout.size)
+        node.figures.learning.summed = bool(way.warning)
+        node.figures.learning.data = task.data
+        making = Making(
+            size=layout.size,
+            dtype=layout.dtype,
+            every=every,
+            data=task.data,
+            likeness=node.likeness,
+        )
+        node.publisher = Publisher(
+            VirtualBackground(self, node),
+            layout,
+            parameters,
+            way.publishing()(making),
+            gain,
+            every=every,
+            encoder=make(layout.size) if make is not None else None,
+            statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
+        )
+        ports = VirtualPorts(self, node)
+        node.driver = Driver(Ports(network=ports, disk=NoDisk(), lives=ports, watch=ports))
+        return node
+
+    def _start(self, node: VirtualNode, known: list[str], *, late: bool = False) -> None:
+        """A life begins, at a phase of its own. `late`: its weights are still to come."""
+        name = node.figures.name
+        rng = random.Random(f"phase/{self.task.seed}/{name}")
+        others = [other for other in known if other != name]
+        node.driver.begin(Life(self._peer(node, late=late), others), self.now)
+        node.driver.pump(self.now)
+        self.events.after(rng.random() * TICK_S * self.tempo, self._tick, node)
+        self.events.after(rng.random() * node.step_s, self._begin, node)
+
+    def _peer(self, node: VirtualNode, *, late: bool) -> GossipPeer:
+        task, name = self.task, node.figures.name
+        start = WAYS[task.rule].kind()
+        return start(
+            name,
+            1,
+            Replica(first_weights(node.layout, node.parameters, node.model)),
+            rng=random.Random(f"peer/{task.seed}/{name}"),
+            config=self._config(node.layout.nbytes),
+            history=() if late else (Generation(0, tuple(sorted(self.founders))),),
+            synced=not late,
+        )
+
+    def _config(self, nbytes: int) -> PeerConfig:
+        return PeerConfig(
+            topology=self.task.topology,
+            waiting_max=COMPANY_MAX,
+            coalesce=True,
+            # Comparing clocks costs a peer as much as there are others, and nothing is lost here.
+            digest_interval_s=max(0.5, self.task.nodes / 16),
+            snapshot_wait_s=max(2.0, 4 * self.model_s / self.tempo),
+            log_bytes_max=max(BUFFER_BYTES, nbytes),
+            # All peers are in this process: what one keeps of another's is the same memory.
+            store_bytes_max=BUFFER_BYTES // 2,
+            prune_applied=True,
+        )
+
+    @property
+    def now(self) -> float:
+        """As peers know it."""
+        return self.events.time / self.tempo
+
+    # -- a peer's own events -----------------------------------------------------------------------
+
+    def _begin(self, node: VirtualNode) -> None:
+        """What has arrived is folded in, then a batch is started: its context is this instant's."""
+        if node.figures.state != "training":
+            return
+        node.publisher.fold()
+        if self.training:
+            # A newcomer whose weights are on their way looks again, a step's time later.
+            act = self._finish if node.peer.synced else self._begin
+            self.events.after(node.step_s, act, node)
+            node.figures.wait_s += 0.0 if node.peer.synced else node.step_s
+
+    def _finish(self, node: VirtualNode) -> None:
+        if node.figures.state != "training" or not self.training:
+            return
+        self._step(node)
+        node.publisher.publish_if_due()
+        self._begin(node)
+
+    def _step(self, node: VirtualNode) -> None:
+        node.publisher.look_ahead()
+        node.optimizer.zero_grad()
+        loss = self.task.workload.loss(node.model, next(node.batches))
+        loss.backward()  # type: ignore[no-untyped-call]
+        node.optimizer.step()
+        node.publisher.stepped()
+        figures = node.figures
+        node.loss.add(loss)
+        figures.steps += 1
+        figures.learning.note_loss(float(loss.detach()), figures.steps)
+        self.warn(node)
+        figures.samples += self.batch_size
+        figures.more["steps_per_update"] = figures.steps / max(1, figures.published)
+
+    def _tick(self, node: VirtualNode) -> None:
+        state = node.figures.state
+        if state in GONE:
+            return
+        self.events.after(TICK_S * self.tempo, self._tick, node)
+        if not self.training or state == "leaving":
+            node.publisher.fold()
+        node.driver.tick(self.now)
+        node.driver.pump(self.now)
+        if state == "leaving" and (node.peer.settled() or self.now > node.leaves_by):
+            node.figures.state = "left"
+
+    # -- coming and going --------------------------------------------------------------------------
+
+    def _join(self, node: VirtualNode) -> None:
+        """A newcomer asks those who are there for a snapshot, as a process does."""
+        there = [name for name, other in self.nodes.items() if other.figures.state == "training"]
+        if not self.training or node.figures.state != "awaited" or not there:
+            return
+        node.figures.state = "training"
+        self._start(node, there, late=True)
+
+    def _leave(self, node: VirtualNode) -> None:
+        """What is left is published; it says that it goes, and stays until all have what it made
+        (`training.ending`)."""
+        if not self.training or node.figures.state != "training":
+            return
+        node.publisher.publish_all()
+        node.publisher.show_weights()
+        node.figures.state = "leaving"
+        node.leaves_by = self.now + LEAVE_S
+        node.driver.leave(self.now)
+        node.driver.pump(self.now)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def transmit(
+        self, node: VirtualNode, target: str, message: Any, nbytes: int, *, carried: bool = False
+    ) -> None:
+        """Hand a message to the network. `carried`: by a link, which says when it is there."""
+        source = node.figures.name
+        left, there = self.links.send(source, target, nbytes, self.events.time)
+        if left > self.events.time:
+            self.events.at(left, self._link_free, node)
+        self.events.at(there, self._arrive, source, target, message, carried)
+
+    def _link_free(self, node: VirtualNode) -> None:
+        if node.figures.state not in GONE:
+            node.driver.pump(self.now)
+
+    def _arrive(self, source: str, target: str, message: Any, carried: bool) -> None:
+        sender, node = self.nodes[source], self.nodes[target]
+        if carried and sender.figures.state not in GONE:
+            sender.peer.landed(target, message)  # this network never says what it lost
+            if self.links.narrow:
+                sender.driver.pump(self.now)
+        if node.figures.state in GONE:
+            return
+        node.driver.receive(source, message, self.now)
+        node.driver.pump(self.now)
+
+    def warn(self, node: VirtualNode) -> None:
+        """Say what began to go wrong with the learning, once for all nodes."""
+        for reason, text in node.figures.learning.news():
+            if reason not in self.warned:
+                self.warned.add(reason)
+                self.warnings.append(f"{node.figures.name}: {text}")
+
+    # -- for whoever watches -----------------------------------------------------------------------
+
+    def figures(self) -> list[Figures]:
+        for node in self.nodes.values():
+            node.figures.loss = node.loss.mean()
+        return [node.figures for node in self.nodes.values()]
+
+    def samples(self) -> int:
+        return sum(node.figures.samples for node in self.nodes.values())
+
+    def kill(self, name: str) -> None:
+        self.nodes[name].figures.state = "killed"
+
+    def evaluate(self, *, validation: bool = False) -> Figures | None:
+        """The replica of the first that lives, in a copy of its model: all others have nearly the
+        same, and training must not notice. At the end everybody is evaluated (`finish`)."""
+        for node in self.nodes.values():
+            if node.figures.state == "training":
+                model = copy.deepcopy(node.model)
+                node.layout.scatter(node.peer.replica.weights, Layout.of(model)[1])
+                found = measured(self.task.workload, model, validation=validation)
+                node.figures.evaluated(found, validation=validation)
+                return node.figures
+        return None
+
+    def news(self) -> list[str]:
+        said, self.said = self.said, []
+        warnings, self.warnings = self.warnings, []
+        return [*said[:1], *warnings]
+
+    def finish(self) -> dict[str, Any]:
+        live = self.settle()
+        for node in live:
+            node.layout.scatter(node.peer.replica.weights, node.parameters)
+            for validation in (False, True) if self.task.validates else (False,):
+                found = measured(self.task.workload, node.model, validation=validation)
+                node.figures.evaluated(found, validation=validation)
+            node.figures.state = "done"
+        return {"replica_distance_max": _distance([node.peer.replica.weights for node in live])}
+
+    def settle(self) -> list[VirtualNode]:
+        """Nothing more is trained, all is published, and what is on its way arrives. Who is
+        there."""
+        self.training = False
+        there = [node for node in self.nodes.values() if node.figures.state == "training"]
+        live = [node for node in there if node.peer.synced]
+        for node in live:  # as `Ending` does it
+            publisher = node.publisher
+            if publisher.unpublished:
+                publisher.publish()
+            if publisher.encoded and publisher.residual:
+                publisher.publish_rest(1.0 / len(live))
+        for _ in range(SETTLE_TICKS):
+            if all(
+                not node.driver.inbox and node.peer.caught_up() and node.peer.even()
+                for node in live
+            ):
+                break
+            self.events.run_until(self.events.time + TICK_S * self.tempo)
+        for node in live:
+            node.publisher.show_weights()
+        return live
+
+
+def _distance(replicas: list[torch.Tensor]) -> float | None:
+    if len(replicas) < 2:
+        return None
+    worst = 0.0
+    for a, b in itertools.combinations([replica.double() for replica in replicas], 2):
+        size = float(a.norm())
+        worst = max(worst, float((a - b).norm()) / (size or 1.0))
+    return worst

@@ -1,0 +1,165 @@
+"""What a training in virtual time is told, and what it tells: for gossip here, for subnets in the
+coordinator's package. Both run on the same clock (`Events`) and network (`Steady`)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from murmurate.core.codecs.codec import Encoder
+from murmurate.core.figures.learning import Learning
+from murmurate.core.staleness import Summary
+from murmurate.errors import ConfigError
+from murmurate.study.sim.events import Events
+from murmurate.study.sim.network import Steady
+from murmurate.workloads import Evaluation, Workload
+
+SECONDS_MAX = 1e9
+BYTES_MAX = 1e15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualTraining:
+    """One training. Seconds are virtual: a step of a peer takes 1 / speed of them, whatever it
+    takes this machine."""
+
+    workload: Workload
+    nodes: int
+    rule: str
+    seed: int = 0
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """Steps in a second, by name; 1 for the others. In mode ist: of the subnet a member has."""
+    widths: Mapping[str, float] = field(default_factory=dict)
+    """Mode ist: how large a subnet, relative to the others'; 1 for the others."""
+    memory_bytes: int | None = None
+    """Mode ist: what each member has for its subnet; None: enough."""
+    delay_s: float = 0.0
+    """One way, between any two."""
+    delays_s: Mapping[str, float] = field(default_factory=dict)
+    """Of some nodes' links; a message takes the longer one of its two ends'."""
+    link_bytes_s: float | None = None
+    """Bytes in a second that each node's link takes, out and in; None: however many there are."""
+    links_bytes_s: Mapping[str, float] = field(default_factory=dict)
+    """Of some nodes' links."""
+    joins_s: Mapping[str, float] = field(default_factory=dict)
+    """Mode gossip: who comes later than all others, and when."""
+    leaves_s: Mapping[str, float] = field(default_factory=dict)
+    """Mode gossip: who goes before the end, and when."""
+    every: int | None = None
+    """Local steps in an update, or for a lease; None: 1, or 10."""
+    topology: str = "full"
+    split: str = "none"
+    data: str = "same"
+    """Mode gossip: what is said of the peers' data."""
+    validates: bool = False
+    """The workload holds a part of its training data out, which is evaluated on at the end too."""
+    encoders: Mapping[str, Callable[[int], Encoder]] = field(default_factory=dict)
+    """Mode gossip: what makes the encoder of a node, for so many numbers; the others send plain."""
+
+    def __post_init__(self) -> None:
+        known = set(self.names)
+        for what, values, least in (
+            ("speed", self.speeds, "above 0"),
+            ("width", self.widths, "above 0"),
+            ("delay", self.delays_s, "from 0 on"),
+            ("link", self.links_bytes_s, "above 0"),
+            ("join", self.joins_s, "from 0 on"),
+            ("leave", self.leaves_s, "above 0"),
+        ):
+            for name, value in values.items():
+                if name not in known:
+                    raise ConfigError(f"{what} {name}={value:g}: one of {self._told}")
+                enough = value > 0 or (value == 0 and least == "from 0 on")
+                most = BYTES_MAX if what == "link" else SECONDS_MAX
+                if not (enough and value < most):
+                    raise ConfigError(f"{what} {name}={value:g}: must be a number {least}")
+        if not 0 <= self.delay_s < SECONDS_MAX:
+            raise ConfigError(f"delay {self.delay_s:g}: must be a number from 0 on")
+        if self.link_bytes_s is not None and not 0 < self.link_bytes_s < BYTES_MAX:
+            raise ConfigError(f"link {self.link_bytes_s:g}: must be a number above 0")
+        if self.nodes and all(self.joins_s.get(name) for name in known):
+            raise ConfigError("join: somebody must be there from the beginning")
+        for name in self.joins_s.keys() & self.leaves_s.keys():
+            if self.leaves_s[name] <= self.joins_s[name]:
+                raise ConfigError(f"leave {name}: before it joins")
+
+    @property
+    def names(self) -> list[str]:
+        return [f"node-{number}" for number in range(self.nodes)]
+
+    @property
+    def _told(self) -> str:
+        names = self.names
+        return ", ".join(names) if len(names) <= 8 else f"{names[0]} to {names[-1]}"
+
+    def speed(self, name: str) -> float:
+        return self.speeds.get(name, 1.0)
+
+    def network(self) -> Steady:
+        return Steady(self.delay_s, self.delays_s)
+
+
+@dataclass(slots=True, eq=False)
+class Figures:
+    """Of one node."""
+
+    name: str
+    role: str = "peer"
+    state: str = "training"
+    samples: int = 0
+    steps: int = 0
+    loss: float = math.nan
+    """Of training, as `core.figures.training_loss` has it; the rest is of the last evaluation."""
+    test_loss: float = math.nan
+    accuracy: float = math.nan
+    accuracy_of: tuple[float, ...] = ()
+    validation_loss: float = math.nan
+    validation_accuracy: float = math.nan
+    published: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    staleness: Summary = field(default_factory=Summary)
+    wait_s: float = 0.0
+    bytes_sent: int = 0
+    bytes_by_codec: Counter[str] = field(default_factory=Counter)
+    learning: Learning = field(default_factory=Learning)
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further keys of its row in the report."""
+
+    def evaluated(self, found: Evaluation, *, validation: bool = False) -> None:
+        """Take an evaluation down: on the test set, or on what was held out."""
+        if validation:
+            self.validation_loss, self.validation_accuracy = found.loss, found.accuracy
+        else:
+            self.test_loss, self.accuracy = found.loss, found.accuracy
+            self.accuracy_of = found.accuracy_of
+
+
+class Engine(Protocol):
+    """A training that runs as its events are carried out."""
+
+    events: Events
+
+    def figures(self) -> list[Figures]:
+        """Of all nodes, as they are now."""
+
+    def samples(self) -> int:
+        """That count for the budget."""
+
+    def kill(self, name: str) -> None:
+        """It is gone, without a word to anyone."""
+
+    def evaluate(self, *, validation: bool = False) -> Figures | None:
+        """Evaluate one live node, or the whole model, as it is now: on the test set, or on what was
+        held out. Whose figures have it; None: nobody lives. Training does not notice."""
+
+    def news(self) -> list[str]:
+        """What a person should hear now, one line each."""
+
+    def finish(self) -> dict[str, Any]:
+        """Nothing more is trained: what is on its way arrives, all is evaluated. More keys of the
+        report."""

@@ -1,0 +1,180 @@
+"""`murmurate.join()`: one call for every mode; what it returns depends on the mode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+
+from murmurate.core.membership.timing import Timing
+from murmurate.edge.net.credentials import PLAINTEXT, Credentials
+from murmurate.edge.net.transport import Transport
+from murmurate.errors import ConfigError
+from murmurate.training.gossip import GossipOptions, start
+from murmurate.training.swarm import Swarm
+
+if TYPE_CHECKING:
+    from murmurate.training.member import Member
+
+
+@overload
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    mode: Literal["ist"],
+    coordinator: str,
+    name: str | None = None,
+    width: float = 0.0,
+    memory: int = 0,
+    example: Any = None,
+    join_timeout_s: float = 30.0,
+    metrics: str | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> Member: ...
+@overload
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    mode: str = "gossip",
+    rule: str = "shared",
+    every: int | None = None,
+    data: str = "same",
+    topology: str = "full",
+    codec: str = "fp32",
+    found: bool | None = None,
+    insecure: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 30.0,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> Swarm: ...
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    mode: str = "gossip",
+    rule: str = "shared",
+    every: int | None = None,
+    data: str = "same",
+    topology: str = "full",
+    codec: str = "fp32",
+    found: bool | None = None,
+    insecure: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 30.0,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    coordinator: str | None = None,
+    width: float = 0.0,
+    memory: int = 0,
+    example: Any = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> Swarm | Member:
+    """Train `model` together with the peers of this run; returns once it has their weights.
+
+    run        peers of one run exchange weights; others are refused
+    peers      addresses of a few members, or "dns:NAME:PORT": all that the name stands for, now
+               and later; none: this node founds the run with its own weights
+    name       unique in the run (default: host and process)
+    listen     where others reach this node; beyond loopback it takes `insecure=True`
+    advertise  the address told to others, where it is not the one listened on
+    rule       "shared": exchange updates, with one momentum for all: the rate that suits one node
+               suits any number (docs/convergence.md); "sum": your optimizer's own steps, added up
+               (paper 000); "capped": that sum, kept from growing with the number of peers;
+               "average": mix weights
+    every      local steps per update (default with "shared": 4, with Adam 2, with data="own" 1,
+               and 16 where it cannot be read what a step gained (docs/convergence.md); else 1)
+    data       "same": the peers' data are alike; "own": each has its own kind, such as other labels
+    topology   whom this node speaks to: full, ring, k-regular, exponential,
+               one-peer-exponential, star or tree
+    codec      how this node's updates are sent: "fp32" (as they are), "bf16", "int8", "topk" or
+               "topk(0.02)"; every peer reads all of them
+    found      with `peers`: found the run if none of them is in a swarm yet (default: no; with
+               "dns:" the node whose name ends in -0 does, once it is sure that there is none)
+    insecure   allow plaintext on a network: anybody there can read and change what is sent
+    checkpoint a folder of this node's own: it goes on from what is there, under the same name, and
+               writes a checkpoint every `checkpoint_s` seconds (docs/checkpoints.md)
+    timing     `Timing.lan()` (default) or `Timing.wan()`
+    metrics    where to serve /metrics, /livez, /readyz and a page for people, such as
+               "127.0.0.1:9100" (docs/metrics.md); port 0 takes a free one, None serves nothing
+
+    mode="ist" trains a subnet of the model for a coordinator, which decides by which rule
+    (docs/ist.md). Returns a `Member`: call its `model` in the loop. Besides run, name and metrics:
+
+    coordinator  its address
+    width        how large a subnet, relative to the others'; 0: as this process is fast
+    memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
+    example      what the model is called with, a small batch will do; None: its first call
+    """
+    if mode == "ist":
+        others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
+        for key, (value, default) in others.items():
+            if value != default:
+                raise ConfigError(f"{key} {value!r}: mode 'ist' has none, the coordinator does")
+        if coordinator is None:
+            raise ConfigError("coordinator: mode 'ist' needs its address")
+        from murmurate.training.member import (
+            Member,  # and all of its partitions: 80 ms for who needs none
+        )
+
+        return Member(
+            model,
+            optimizer,
+            run=run,
+            coordinator=coordinator,
+            name=name,
+            width=width,
+            memory_bytes=memory,
+            example=example,
+            join_timeout_s=join_timeout_s,
+            metrics=metrics,
+            credentials=_credentials,
+        )
+    if mode != "gossip":
+        raise ConfigError(f"mode {mode!r}: expected 'gossip' or 'ist'")
+    if coordinator is not None:
+        raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist'")
+    options = GossipOptions(
+        run=run,
+        peers=peers,
+        name=name,
+        listen=listen,
+        advertise=advertise,
+        rule=rule,
+        every=every,
+        data=data,
+        topology=topology,
+        codec=codec,
+        found=found,
+        insecure=insecure,
+        checkpoint=checkpoint,
+        checkpoint_s=checkpoint_s,
+        timing=timing,
+        join_timeout_s=join_timeout_s,
+        seed=seed,
+        metrics=metrics,
+        credentials=_credentials,
+    )
+    return start(model, optimizer, options, _transport)

@@ -1,0 +1,69 @@
+"""What a member sends up of its model and does with what comes down, as its rule's half says.
+
+values = MemberValues(half)
+values.begin(model)                # what was given is in the model: count from here
+… a step … values.stepped(model)   # where gradients go up, they are summed
+values.up(model)                   # copies for a push: all since what was given last
+values.down(model, given)          # the same tensors are given again: count from there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from murmurate.core.partition.subnet import load, weights_of
+from murmurate.core.values.member_half import Down, MemberHalf, Up
+
+Values = Mapping[str, torch.Tensor]
+
+
+class MemberValues:
+    """One model under one half. Where weights go up and replace, it holds nothing and costs
+    nothing."""
+
+    def __init__(self, half: MemberHalf) -> None:
+        self.half = half
+        self._given: dict[str, torch.Tensor] = {}
+        """The tensors as they were given, where a difference goes up."""
+        self._gradients: dict[str, torch.Tensor] = {}
+        """Their sum since then, where gradients go up."""
+
+    def begin(self, model: nn.Module) -> None:
+        """The model holds what was given: from here on it counts."""
+        if self.half.up is Up.WEIGHTS:
+            return
+        mine = weights_of(model)
+        gradients = self.half.up is Up.GRADIENT
+        summed = {n for n, value in mine.items() if gradients and isinstance(value, nn.Parameter)}
+        self._gradients = {name: torch.zeros_like(mine[name].detach()) for name in summed}
+        self._given = {n: value.detach().clone() for n, value in mine.items() if n not in summed}
+
+    def stepped(self, model: nn.Module) -> None:
+        """After a step, whose gradients are still there."""
+        if self._gradients:
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    self._gradients[name].add_(parameter.grad)
+
+    def up(self, model: nn.Module) -> dict[str, torch.Tensor]:
+        """What goes into a push: copies, which training does not change any more."""
+        out = {}
+        for name, value in weights_of(model).items():
+            if name in self._gradients:
+                out[name] = self._gradients[name].clone()
+            elif name in self._given:
+                out[name] = value.detach() - self._given[name]
+            else:
+                out[name] = value.detach().clone()
+        return out
+
+    def down(self, model: nn.Module, values: Values) -> None:
+        """A model of the same shapes is given these values."""
+        if self.half.down is Down.ADD:
+            mine = weights_of(model)
+            values = {name: mine[name].detach() + value for name, value in values.items()}
+        load(model, values)
+        self.begin(model)

@@ -1,0 +1,486 @@
+"""The publisher: takes from the parameters what local steps gained, and has it passed on.
+
+Whole, encoded, or a part at a time; which update a span of steps makes, a rule decides
+(`core.publishing.rule`). What was gained is counted against the flat weights, so any change to the
+parameters since the last update, by whatever means, is published with it. What is not published yet
+stays in the parameters, which are then ahead of the weights by that much.
+
+All of it is for the thread that trains, the only one that writes weights and parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from murmurate.core import buffers
+from murmurate.core.clock import Clock
+from murmurate.core.codecs import span as spans
+from murmurate.core.codecs.codec import Encoder, part_in, place_of
+from murmurate.core.layout import Layout
+from murmurate.core.message import Delta, Push
+from murmurate.core.publishing.rhythm import Rhythm
+from murmurate.core.publishing.rule import PublishingRule
+from murmurate.core.publishing.turns import Turns
+from murmurate.edge.runtime.training_port import Folds
+from murmurate.errors import LocalProtocolError
+from murmurate.training.background import Background, Source
+from murmurate.training.gain import OptimizerGain
+from murmurate.training.statistics import ModelStatistics
+
+log = logging.getLogger("murmurate")
+
+BAD_STEPS_MAX = 10
+"""Steps in a row without a finite result before it is an error."""
+ALL = slice(None)
+
+
+class Publisher:
+    """Publishes the steps of one node, and folds in what the others sent."""
+
+    def __init__(
+        self,
+        background: Background,
+        layout: Layout,
+        parameters: list[torch.nn.Parameter],
+        rule: PublishingRule,
+        gain: OptimizerGain,
+        *,
+        every: int = 1,
+        rhythm: Rhythm | None = None,
+        encoder: Encoder | None = None,
+        turns: Turns | None = None,
+        statistics: ModelStatistics | None = None,
+    ) -> None:
+        """`every`: local steps per update, or more where the `rhythm` says so. A large model is
+        published a part at a time, in `turns`, and all of it in the same number of steps, if there
+        are as many as parts. `statistics`: the model's, if the layout has any."""
+        self._least = every
+        self._rhythm = rhythm
+        self.source: Source | None = None
+        self.unpublished = 0
+        """Local steps that are in no update yet."""
+        self.started = 0.0
+        """When the batch of the first of them was begun."""
+        self.statistics = statistics or ModelStatistics(torch.nn.Module(), layout)
+        self._background = background
+        self._layout = layout
+        self._parameters = parameters
+        self._rule = rule
+        self._gain = gain
+        self._encoder = encoder
+        self._turns = turns
+        self._ahead = False
+        """Whether the parameters were set ahead of the weights, for the next gradient."""
+        self._view: torch.Tensor | None = None
+        """Where they were set, if that has to be known to tell what a step gained."""
+        self._at_weights = False
+        """Whether the parameters were the weights, to the bit, when they were last written here."""
+        self._looked = self._eager = False
+        """Whether the parameters went ahead for this step's gradient. If they did not, though the
+        rule wants it, this model is not called as a whole, so that nobody can tell when a gradient
+        is about to be taken: from then on they go ahead as soon as a step is over."""
+        self._coded_bytes = layout.nbytes
+        """What the last update took, encoded."""
+        self._residual = False
+        """Whether the parameters are ahead of the weights by what encoding left out, or by parts
+        whose turn is still to come."""
+        self._bad_steps = 0
+        self._context = Clock()
+
+    # -- what there is to publish ----------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether the parameters have anything that no update has."""
+        return bool(self.unpublished) or self._residual
+
+    @property
+    def residual(self) -> bool:
+        """Whether that is, beside whole steps, what encoding left out, or parts of steps."""
+        return self._residual
+
+    @property
+    def encoded(self) -> bool:
+        """Whether updates go through a codec."""
+        return self._encoder is not None
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether updates are parts. Not with a source, which is told of steps once: when all that
+        they changed is published."""
+        return self._turns is not None and self.source is None
+
+    def may_publish(self) -> bool:
+        """Whether the source of the batches lets these steps leave."""
+        return self.source is None or self.source.may_publish()
+
+    def has_room(self) -> bool:
+        """Whether an update should be made now; if not, its steps are added to the next one."""
+        background = self._background
+        if not self.may_publish() or time.monotonic() - self.started < background.interval_s:
+            return False
+        if self._encoder is not None:
+            return background.has_room(self._coded_bytes, sparing=True)
+        if not self.in_turns:
+            return background.has_room(self._layout.nbytes, fresh=self._rule.fresh)
+        if background.gives_snapshot():
+            return False  # or memory would hold both, the newcomer's copy and an update
+        return background.has_room(spans.turn_bytes(self._layout.size))
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def stepped(self) -> None:
+        """The parameters have made a local step."""
+        self.unpublished += 1
+        if self._turns is not None:
+            self._turns.stepped()
+        if self.statistics:
+            self.statistics.stepped(self._background.members_live())
+        if not (self._eager or self._looked):
+            self._eager = True
+            self.statistics.watch(lambda: self._background.weights)
+        if self._rule.stepped(_Gain(self, ALL)):
+            self._scatter()
+        else:
+            self._at_weights = False
+        self._looked = False
+
+    @property
+    def every(self) -> int:
+        """Local steps per update, or per part of one, where there is room."""
+        parts = 1 if self._turns is None else len(self._turns.places)
+        steps = self._least
+        if self._rhythm is not None:
+            steps = self._rhythm.steps(self._background.members_live())
+        return max(1, steps // parts)
+
+    def took(self, seconds: float) -> None:
+        """So long took the last step, without what is done here beside it."""
+        if self._rhythm is not None:
+            self._rhythm.stepped(seconds)
+
+    def publish_if_due(self) -> None:
+        """Publish once there are as many steps as an update is of, and room for it."""
+        if self.unpublished >= self.every and self.has_room():
+            began = time.thread_time()
+            self.publish()
+            if self._rhythm is not None:
+                self._rhythm.made(time.thread_time() - began)
+
+    def publish(self, *, exact: bool = False) -> None:
+        """Encoded, unless `exact`: what encoding leaves out stays in the parameters, which are not
+        written here, and so is in what the next update gained."""
+        if self.in_turns:
+            self._publish_part()
+            return
+        if self._commit(self._made(exact=exact)):
+            self.statistics.published(ALL, self._background.weights)
+            self._residual = self._encoder is not None and not exact
+            if self._turns is not None:
+                self._turns.forget()
+            if self._layout.narrow or exact or self._at_weights:
+                self._scatter()
+        self.start_batch()
+
+    def _made(self, *, exact: bool) -> Delta:
+        """The update of the steps since the last one."""
+        update = self._rule.update(_Gain(self, ALL))
+        if self._encoder is None or exact:
+            self._with_statistics(update, ALL)
+            return update
+        update[self._layout.statistics] = 0.0
+        coded = self._encoder.encode(update)
+        self._coded_bytes = coded.nbytes
+        background = self._background
+        beside = self.statistics.part(background.weights, background.members_live())
+        return coded if beside is None else (coded, beside)
+
+    def _with_statistics(self, update: torch.Tensor, place: slice) -> None:
+        if self.statistics:
+            members = self._background.members_live()
+            self.statistics.put_into(update, place, self._background.weights, members)
+
+    def _publish_part(self) -> None:
+        """What was gained where it is the turn; the rest stays in the parameters, until it is."""
+        turns = self._turns
+        assert turns is not None
+        place = turns.place
+
+        def fill(numbers: torch.Tensor) -> None:
+            update = self._rule.update(_Gain(self, place, numbers))
+            if update is not numbers:
+                numbers.copy_(update)
+            self._with_statistics(numbers, place)
+
+        if self._commit(part_in(place, self._layout.size, fill), turns):
+            turns.published()
+            self.statistics.published(place, self._background.weights)
+            self._residual = turns.waiting
+            if not turns.waiting or self._at_weights:
+                self._scatter()  # the sum is rounded: they are to be the weights to the bit
+        self.start_batch()
+
+    def publish_all(self) -> None:
+        """Publish all that the parameters have and no update has: exactly, so that the weights are
+        then the parameters."""
+        if self.may_publish() and self.pending and self._background.synced:
+            self.publish(exact=self._encoder is not None)
+            while self.in_turns and self._residual:
+                self.publish()
+
+    def publish_rest(self, share: float) -> None:
+        """Publish so much of what encoding left out; what remains is dropped. All of it is, where
+        it is not worth an update."""
+        assert self._encoder is not None
+        self.show_weights()
+        rest = self._gained(ALL)
+        if (left := self._rule.rest()) is not None:
+            rest.add_(left)
+        rest[self._layout.statistics] = 0.0
+        update = self._encoder.encode_last(rest.mul_(share))
+        if update is not None:
+            self._commit(update)
+        self._scatter()
+        self._residual = False
+        self.start_batch()
+
+    def _commit(self, update: Delta, turns: Turns | None = None) -> bool:
+        """False: it could not be used, and the steps are taken back. `turns`: who knows since when
+        it was computed."""
+        steps, context, started = self.unpublished, self._context, self.started
+        if turns is not None:
+            steps, context, started = turns.steps, turns.context, turns.started
+        self.unpublished = 0
+        try:
+            seconds = time.monotonic() - started
+            self._background.commit(update, context, seconds, max(1, steps // self.every))
+        except LocalProtocolError as error:
+            self._undo(error)
+            return False
+        self._rule.applied(update[0] if isinstance(update, tuple) else update, own=True)
+        if self.source is not None:
+            self.source.published()
+        self._bad_steps = 0
+        return True
+
+    def _undo(self, error: LocalProtocolError) -> None:
+        """A step that must not be passed on is taken back: weights stay what the clock says."""
+        self._take_back()
+        if self.source is not None:
+            self.source.undone()
+        self._bad_steps += 1
+        self._background.step_taken_back()
+        log.warning("%s: a local step was taken back: %s", self._background.name, error)
+        if self._bad_steps >= BAD_STEPS_MAX:
+            raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {error}")
+
+    # -- what the others sent --------------------------------------------------------------------
+
+    def fold(self) -> bool:
+        """Fold in what waits. Whether a life began with it: then the steps of before are void."""
+        began_at = time.monotonic()  # what comes from now on is not in the next batch's weights
+        background = self._background
+        waiting = background.waiting()
+        if not waiting:
+            self.statistics.show(background.weights)
+            self.start_batch(began_at)
+            return False
+        ahead = None
+        if self.pending and not self._at_weights:
+            place = place_of(waiting) if self.in_turns else ALL
+            ahead = self._layout.ahead(self._parameters, background.weights, place)
+        folds = Folds(changed=False, began=False, applied=())
+        began = time.thread_time()
+        try:
+            folds = background.fold(len(waiting))
+            if folds.began:
+                ahead = None
+                self._forget_steps()
+                self.statistics.adopt(background.weights)
+                if self.source is not None:
+                    self.source.dropped()
+            for message in folds.applied:
+                unseen = self._unseen(message)
+                self._rule.applied(message, own=False, unseen=unseen)
+                self.statistics.merged.heard(unseen)
+        finally:
+            if ahead is not None:
+                ahead.put_back(background.weights)
+            elif folds.changed:
+                self._scatter()
+        self.statistics.show(background.weights, changed=folds.changed)
+        if self._rhythm is not None and folds.applied:
+            self._rhythm.folded(time.thread_time() - began, len(folds.applied))
+        self.start_batch(began_at)
+        return folds.began
+
+    def discard(self) -> None:
+        """Take local steps back that were not published: weights are what the clock says again."""
+        self._take_back()
+        if self.source is not None:
+            self.source.dropped()
+        self.start_batch()
+
+    def begin(self) -> None:
+        """The weights are the swarm's, and the first batch is started."""
+        self.statistics.adopt(self._background.weights)
+        self.start_batch()
+
+    def start_batch(self, at: float | None = None) -> None:
+        """From now on, or since a moment ago, what others make is not in what I compute."""
+        if self.unpublished and not self.in_turns:
+            return  # the next update is of the steps before, too
+        context = self._background.context()
+        at = time.monotonic() if at is None else at
+        if self._turns is not None:
+            self._turns.begin(context, at)
+        if not self.unpublished:
+            self._context, self.started = context, at
+
+    def _take_back(self) -> None:
+        """The parameters are the weights again."""
+        self._scatter()
+        self.statistics.mend(self._background.weights)
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self.unpublished = 0
+        self._residual = False
+        if self._turns is not None:
+            self._turns.forget()
+        self._rule.forget()
+
+    # -- over a restart --------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What a restart goes on with, as plain values: see `PublishingRule.state`. Steps whose
+        gains are in the parameters are not in it; they are lost with the process."""
+        rule = self._rule.state()
+        steps = self.unpublished if rule.get("gain") is not None else 0
+        context = self._context.to_bytes().hex() if steps else ""
+        turns = self._turns.state() if steps and self._turns is not None else None
+        return {"rule": rule, "steps": steps, "context": context, "turns": turns}
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """With what an earlier life of this node had gained and not published, and with what it
+        knew of the swarm."""
+        self._rule.go_on(state["rule"])
+        self._residual = state["rule"].get("rest") is not None
+        if not state["steps"]:
+            return
+        if (state["turns"] is None) != (self._turns is None):
+            self._forget_steps()  # it was published in other parts
+            return
+        self.unpublished, self.started = int(state["steps"]), time.monotonic()
+        self._context = Clock.from_bytes(bytes.fromhex(state["context"]))
+        if self._turns is not None:
+            self._turns.go_on(state["turns"], self.started)
+            self._residual = self._residual or self._turns.waiting
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    def _gained(self, place: slice, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What the parameters have, in this place, that they had not when they were last set."""
+        assert self._view is not None or not self._ahead
+        base = self._background.weights if self._view is None else self._view
+        if out is None:
+            return self._layout.gained(self._parameters, base)
+        values = self._layout.values(self._parameters, place)
+        count = len(values)
+        out[count:] = 0.0  # statistics have no gain
+        torch.sub(values, base[place][:count], out=out[:count])
+        return out
+
+    def _scatter(self) -> None:
+        self._layout.scatter(self._background.weights, self._parameters)
+        self._ahead, self._view = False, None
+        self._at_weights = True
+
+    def _unseen(self, message: Any) -> float:
+        """How many updates of mine an update of another was computed without; of a sum: each."""
+        if not isinstance(message, Push):
+            return 0.0
+        name, life = self._background.name, self._background.life()
+        seen = sum(stamp.context.last(name, life.epoch) for stamp in message.stamps)
+        return max(0.0, life.seq - seen / len(message.stamps))
+
+    # -- where a gradient is taken, and what a person sees ---------------------------------------
+
+    def look_ahead(self) -> None:
+        """Set the parameters to where the rule wants the next gradient taken, if not there yet."""
+        self._looked = True
+        self.statistics.called(self._background.weights)
+        if self._ahead or not self._rule.leads(_Gain(self, ALL)):
+            return
+        weights = self._background.weights
+        if not self._layout.equal(self._parameters, weights):
+            self._rule.changed(self._layout.gained(self._parameters, weights))
+            self._scatter()
+        self._ahead = True
+        read = self._rule.reads_gains and self._gain.known and not self._gain.others()
+        row = self._layout.in_line(self._parameters)
+        if read and row is not None and not self.statistics:
+            self._rule.lead(row)  # no other memory is needed
+            return
+        view = buffers.clone(weights)
+        self._rule.lead(view)
+        self._layout.scatter(view, self._parameters)
+        self._view = None if read else view
+
+    def look_at_statistics(self) -> None:
+        """A training call without a gradient: running statistics are the node's own."""
+        self.statistics.called(self._background.weights)
+
+    def look_ahead_if_eager(self) -> None:
+        """The same, where nobody will say that a gradient is about to be taken."""
+        if self._eager:
+            self.look_ahead()
+
+    def show_weights(self, *, within_step: bool = False) -> None:
+        """Set the parameters to the weights, for whoever looks at the model. `within_step`: that
+        may be an optimizer which looks at the loss on its way, and what it has moved is its own."""
+        self.statistics.show(self._background.weights)
+        if not self._ahead:
+            return
+        moved = self._view is not None and not self._layout.equal(self._parameters, self._view)
+        if not (within_step and moved):
+            self._scatter()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gain:
+    """What a publisher's steps gained in one place, computed when a rule asks for it."""
+
+    publisher: Publisher
+    place: slice
+    out: torch.Tensor | None = None
+    """Where the numbers go; None: into a new buffer."""
+
+    def gained(self) -> torch.Tensor:
+        return self.publisher._gained(self.place, self.out)
+
+    def room(self) -> torch.Tensor:
+        layout = self.publisher._layout
+        return buffers.empty(layout.size, layout.dtype) if self.out is None else self.out
+
+    def add_gain(self, gain: torch.Tensor) -> bool:
+        publisher = self.publisher
+        if publisher._gain.known:
+            # Weights decay where they are: gradients were taken ahead, but decay is slow.
+            publisher._gain.add_to(gain, lambda: publisher._background.weights)
+            if publisher._view is not None and (others := publisher._gain.others()):
+                changed = publisher._gained(ALL)
+                for span in others:
+                    gain[span].add_(changed[span])
+            return True
+        gain.add_(publisher._gained(ALL))
+        return False
+
+    def members(self) -> int:
+        return self.publisher._background.members_live()

@@ -1,0 +1,51 @@
+"""What is seen of a model: its weights, except while a gradient is taken.
+
+Rule `shared` takes gradients ahead of the weights, about where the swarm will be. Whoever
+evaluates, saves or exports the model is to see the weights. So the parameters go ahead when the
+model is called to be trained, and come back with the optimizer's step, or as soon as the model is
+called otherwise or asked for its state. Running statistics go and come with them: the node's own
+in a training call, the swarm's otherwise (`training.statistics`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from murmurate.training.hook import Hook
+from murmurate.training.publisher import Publisher
+
+
+class ModelSight:
+    """Watches one model being called, until it is removed."""
+
+    def __init__(self, model: torch.nn.Module, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._hooks: list[Any] = []
+        if isinstance(model, torch.jit.ScriptModule):
+            return  # it takes no hooks: it goes ahead after each step, and comes back at the end
+        self._hooks = [
+            model.register_forward_pre_hook(Hook(self.called)),
+            model.register_state_dict_pre_hook(Hook(self.asked)),  # type: ignore[no-untyped-call]
+        ]
+
+    def called(self, model: torch.nn.Module, *_: Any) -> None:
+        """The model is about to compute something."""
+        if model.training and torch.is_grad_enabled():
+            self._publisher.look_ahead()
+            return
+        self._publisher.show_weights(within_step=True)
+        if model.training:  # without a gradient, but running statistics are written
+            self._publisher.look_at_statistics()
+
+    def asked(self, *_: Any) -> None:
+        """Somebody wants the model's state."""
+        self._publisher.show_weights(within_step=True)
+
+    def remove(self) -> None:
+        """From now on nobody watches; what is seen are the weights."""
+        for hook in self._hooks:
+            hook.remove()
+        self._publisher.statistics.remove()
+        self._publisher.show_weights()

@@ -1,0 +1,330 @@
+"""A node's place in a run: an ordinary training loop becomes one of many.
+
+The loop stays as it is. After each `optimizer.step()` a hook takes what the step changed, passes it
+on, and folds in what the others sent (`training.publisher`); the thread that calls `step()` is the
+only one that writes weights.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from murmurate.core.clock import Clock
+from murmurate.core.figures.counters import Learned
+from murmurate.core.figures.learning import LearningWarning
+from murmurate.core.figures.progress import Progress
+from murmurate.core.layout import Layout
+from murmurate.core.staleness import Summary
+from murmurate.edge.net.credentials import Credentials
+from murmurate.edge.runtime.runtime import Runtime
+from murmurate.errors import PeerUnavailable
+from murmurate.training.checkpoints import Checkpoints
+from murmurate.training.ending import Ending
+from murmurate.training.publisher import Publisher
+from murmurate.training.sight import ModelSight
+from murmurate.training.signals import Interrupts
+from murmurate.watch.reading import read
+
+WAIT_S = 0.05
+LEVEL_S = 10.0
+"""Who comes back trains once it is level with another, or after so long."""
+
+
+class Swarm:
+    """This node's place in a run. Use it as a context manager, or call `leave()` at the end."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        layout: Layout,
+        parameters: list[torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        publisher: Publisher,
+        checkpoints: Checkpoints,
+        sight: ModelSight,
+    ) -> None:
+        self.runtime = runtime
+        """What runs beside the training; for whoever builds on it."""
+        self.publisher = publisher
+        """Who passes local steps on; the same."""
+        self.credentials: Credentials
+        """What this process opens its ports and channels with; the same."""
+        self._layout = layout
+        self._parameters = parameters
+        self._checkpoints = checkpoints
+        self._sight = sight
+        self._port = runtime.training
+        self._figures = runtime.figures
+        self._interrupts = Interrupts()
+        self._ending = Ending(
+            self._port, self._figures, publisher, checkpoints, self._interrupts, self.follow
+        )
+        self._left = False
+        self._hook = optimizer.register_step_post_hook(self._after_step)
+        self._resumed = time.monotonic()
+        """When the last step, or a wait for others, was over."""
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._figures.name
+
+    @property
+    def run(self) -> str:
+        return self._figures.run
+
+    @property
+    def address(self) -> str:
+        return self._figures.address
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where its figures are served; None: nowhere."""
+        return self._figures.metrics_address
+
+    def export(self, registry: Any) -> None:
+        """Register this node's figures with a registry of prometheus_client of your own."""
+        from murmurate.core.figures.table import NODE
+        from murmurate.watch.metrics import Collector
+
+        registry.register(Collector(lambda: read(self.runtime), NODE))
+
+    @property
+    def schema(self) -> str:
+        """A hash of the names, types and shapes of what is trained; the same on all nodes."""
+        return self._layout.schema
+
+    @property
+    def clock(self) -> Clock:
+        """The updates in these weights: a copy."""
+        return self._port.context()
+
+    @property
+    def members(self) -> dict[str, str]:
+        """Names and states (alive, suspect, dead, left), this node's included."""
+        return self._figures.members()
+
+    @property
+    def staleness(self) -> Summary:
+        """Of every update applied here, own included."""
+        return self._figures.staleness()
+
+    @property
+    def staleness_level(self) -> Summary:
+        """The same without what was applied before this node was level with the others: of one that
+        was away that is old for no other reason."""
+        return self._figures.staleness_level()
+
+    @property
+    def warnings(self) -> tuple[LearningWarning, ...]:
+        """What went wrong with the learning here, each in a sentence that says what to do."""
+        return self._figures.warnings()
+
+    @property
+    def board(self) -> list[Progress]:
+        """The last word of every member about its progress, this node's as of now."""
+        return self._figures.board()
+
+    @property
+    def samples(self) -> int:
+        """Samples the whole swarm has trained on, as far as it is known here."""
+        return sum(self.samples_of.values())
+
+    @property
+    def samples_of(self) -> dict[str, int]:
+        """Of each node, also of those that are gone."""
+        return self._figures.samples_of()
+
+    def progress(self) -> Progress:
+        return self._figures.progress()
+
+    @property
+    def delays(self) -> tuple[float, float]:
+        """In updates, on average since the beginning: own ones made while one of another was on its
+        way, and those of a third node that it overtook (`core.figures.staleness_forecast`)."""
+        return self._figures.delays()
+
+    @property
+    def accuracy_of(self) -> tuple[float, ...]:
+        """By class, as it was logged last."""
+        return self._figures.accuracy_of()
+
+    @property
+    def checkpoint_age_s(self) -> float:
+        """Since the last checkpoint of this process that is durable; infinite: there was none."""
+        return self._checkpoints.age_s
+
+    @property
+    def checkpoint_failures(self) -> int:
+        """Checkpoints that could not be written."""
+        return self._checkpoints.failures
+
+    @property
+    def steps(self) -> int:
+        """Local steps so far, those of earlier lives that this one goes on from included."""
+        return self._checkpoints.steps
+
+    def weights(self) -> torch.Tensor:
+        """A copy of the flat weights: what the clock says, without unpublished local steps."""
+        return self._figures.weights()
+
+    # -- training --------------------------------------------------------------------------------
+
+    def log(
+        self,
+        *,
+        samples: int = 0,
+        loss: float | None = None,
+        test_loss: float | None = None,
+        accuracy: float | None = None,
+        accuracy_of: Sequence[float] | None = None,
+        validation_loss: float | None = None,
+        validation_accuracy: float | None = None,
+        flops_per_sample: float | None = None,
+    ) -> None:
+        """Count samples and note the latest figures, for the others, for reports and metrics.
+
+        `loss` is of training; `test_loss` and `accuracy` (from 0 to 1; `accuracy_of`: by class) are
+        of the test set, `validation_…` of data that was held out of training; `flops_per_sample` is
+        of the model, forward."""
+        self._figures.log(
+            samples,
+            Learned(
+                loss=loss,
+                test_loss=test_loss,
+                accuracy=accuracy,
+                accuracy_of=accuracy_of,
+                validation_loss=validation_loss,
+                validation_accuracy=validation_accuracy,
+                flops_per_sample=flops_per_sample,
+            ),
+        )
+
+    def _after_step(self, *_: Any) -> None:
+        self._port.check()
+        seconds = time.monotonic() - self._resumed
+        self._figures.stepped(seconds, self.publisher.started)
+        self.publisher.took(seconds)
+        self._checkpoints.steps += 1
+        with self._interrupts.held_back():  # or one could leave weights and clock apart
+            self.publisher.stepped()
+            self.publisher.publish_if_due()
+            self._take_in()
+            self.publisher.look_ahead_if_eager()
+        self._resumed = time.monotonic()
+
+    def _take_in(self, *, at_once: bool = False) -> None:
+        """Fold in what came, let go out what is to, and keep what it came to, if that is due."""
+        if self.publisher.fold():
+            self._checkpoints.soon()
+        self._port.flush(at_once=at_once)
+        self._checkpoints.take_if_due()
+
+    # -- not training ----------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Publish local steps that were not yet (`every` > 1, or no room before), and what encoding
+        has left out so far: exactly, so that the weights are then the parameters."""
+        self._ending.publish()
+
+    def discard(self) -> None:
+        """Take local steps back that were not published: weights are what the clock says again."""
+        with self._interrupts.held_back():
+            self.publisher.discard()
+
+    def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
+        """Fold in what comes, from this thread, until something is true; False: it took too long.
+
+        Between training and training: a node that neither steps nor follows keeps what comes
+        waiting, and the others sum up what they have for it.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.publisher.show_weights()  # nobody who waits here takes a gradient
+        while True:
+            self._port.check()
+            with self._interrupts.held_back():
+                self._take_in(at_once=True)
+            self._resumed = time.monotonic()
+            if until():
+                return True
+            left = deadline - self._resumed
+            if left <= 0:
+                return False
+            self._port.wait_for_news(min(left, WAIT_S))
+
+    def settle(self, timeout_s: float = 10.0) -> bool:
+        """Publish, then fold until every known update is in, and mine are with everyone alive."""
+        return self._ending.settle(timeout_s)
+
+    def finish(self, timeout_s: float = 10.0) -> bool:
+        """The end of the run: say so, wait until all have, and until all have the same.
+
+        Weights do not change any more after this unless somebody goes on training.
+        """
+        return self._ending.finish(timeout_s)
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def enter(self, timeout_s: float) -> None:
+        """Wait for the swarm's weights, and begin; `join` calls it."""
+        port = self._port
+        began = time.monotonic()
+        back = port.resumed
+        if back is not None:
+            self._checkpoints.go_on(back)
+        self._layout.line_up(self._parameters)  # while the giver makes its copy
+        if not self.follow(lambda: port.synced, timeout_s):
+            raise PeerUnavailable(f"{', '.join(port.peers)}: no snapshot in {timeout_s:g} s")
+        if back is not None:
+            self.follow(port.is_level, min(timeout_s, LEVEL_S))
+        del back  # it is larger than the model
+        port.let_go()
+        self._figures.waited(time.monotonic() - began)
+        self.publisher.begin()
+        self._checkpoints.take_if_due()
+        atexit.register(self.leave)
+        self._interrupts.watch()
+
+    def going(self) -> None:
+        """This node will leave soon: it is not ready any more (`/readyz`)."""
+        self._port.going()
+
+    def leave(self, timeout_s: float = 5.0) -> None:
+        """Publish the rest, say that I leave, and stay until all have what is only here.
+
+        At most `timeout_s`. What the optimizer does after this is local again.
+        """
+        if self._left:
+            return
+        self._left = True
+        self._hook.remove()
+        self._sight.remove()
+        atexit.unregister(self.leave)
+        self._interrupts.restore()
+        try:
+            self._ending.leave(timeout_s)
+        finally:
+            self.runtime.stop()
+            self._checkpoints.take_last()
+            self._layout.let_go(self._parameters)
+
+    def __enter__(self) -> Swarm:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+    def __repr__(self) -> str:
+        return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"
