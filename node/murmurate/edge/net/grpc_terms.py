@@ -134,33 +134,36 @@ def server_options(limits: Limits, up_bytes_max: int, down_bytes_max: int) -> li
     ]
 
 
+OWN_FAILURE = (grpc.StatusCode.INTERNAL, "Internal error from Core")
+"""What grpc.aio puts into a call itself, when a write fails."""
+
+
 class CallOutcome:
     """How a call ended, as the other side put it.
 
-    A write that fails because the call is over makes grpc.aio set INTERNAL in place of the status
-    that the other side gave (grpc/grpc#36066). Both pass by here, in either order.
+    A write that fails because the call is over makes grpc.aio set a status of its own in place of
+    the one that the other side gave (grpc/grpc#36066), in either order. Its callback comes with the
+    first of the two only; the other side's, when it is the second, is found by looking again.
     """
 
     WAIT_S = 0.5
+    LOOK_S = 0.002
 
     def __init__(self, call: Any) -> None:
+        self._call = call
         self._status: tuple[grpc.StatusCode | None, str] = (None, "")
-        self._known = asyncio.Event()
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._look)
 
-    def _ended(self, call: Any) -> None:
-        code = without_waiting(call.code())
-        if not self._known.is_set():
-            self._status = (code, without_waiting(call.details()) or "")
-        if code is not grpc.StatusCode.INTERNAL:
-            self._known.set()
+    def _look(self, call: Any) -> None:
+        self._status = (without_waiting(call.code()), without_waiting(call.details()) or "")
 
     async def status(self) -> tuple[grpc.StatusCode | None, str]:
         """(None, ""): it has not ended."""
-        if self._status[0] is grpc.StatusCode.INTERNAL:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.WAIT_S):
-                    await self._known.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.WAIT_S):
+                while self._status == OWN_FAILURE:
+                    await asyncio.sleep(self.LOOK_S)
+                    self._look(self._call)
         return self._status
 
 
