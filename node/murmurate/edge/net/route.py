@@ -42,7 +42,6 @@ class Route:
         self.address = ""
         """Empty: it is not known, and the peer is spoken to on a link of its own."""
         self._links: list[Link] = []
-        """The oldest first."""
         self._spoken: Link | None = None
         self._dialling: Link | None = None
         self._seen = (0, 0)
@@ -132,6 +131,7 @@ class Route:
             if self._dialling is not None:
                 link.take_over(self._dialling)
         opened = [each for each in self._links if each.mine == link.mine and each.epoch]
+        opened.sort(key=lambda each: each.hello.link)  # two may be welcomed in another order
         for oldest in opened[:-OPEN_MAX]:
             self._forsake(oldest)
 
