@@ -89,7 +89,7 @@ class NodeState:
         """When this life counts as level with the others, whatever it lacks."""
         self.leaving = False
         self.tally = Tally()
-        self.tally.learning.summed = bool(self.way.warning)
+        self.tally.learning.summed = self.way.adds_steps
         self.tally.learning.data = settings.data
         self.board = Board()
         self.outlook = Outlook(random.Random(0))
