@@ -7,6 +7,7 @@ outlives the coordinator, however that dies.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -41,6 +42,13 @@ class OwnMember:
         if not self._told and (code := self._process.poll()) is not None:
             self._told = True
             log.warning("the coordinator's own member has ended (exit code %d)", code)
+
+    def dismiss(self) -> None:
+        """Let it push what it has and leave."""
+        self._told = True
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     def end(self, timeout_s: float) -> None:
         """It was told to stop over its stream; at the latest now it is over."""

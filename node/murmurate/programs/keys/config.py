@@ -176,7 +176,7 @@ KEYS = (
     ),
     Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
     Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
-    Key("node", "threads", WHOLE, whole(0), "for torch; 0: all cores"),
+    Key("node", "threads", WHOLE, whole(0), "for torch; 0: its share of the cores"),
     Key("node", "found", FLAG, is_flag, "with peers: found it if none of them is in a swarm"),
     Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
     Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),

@@ -28,12 +28,17 @@ from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
+from murmurate.programs.roles.progress_lines import ProgressLines, alive
+from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.spending import UNHEARD_S, Spending, fresh
+from murmurate.programs.roles.threads import ThreadShare
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 
 if TYPE_CHECKING:
     import torch
 
+    from murmurate.core.figures.progress import Progress
     from murmurate.edge.disk.trajectory import Trajectory
     from murmurate.training.feed import Feed
     from murmurate.training.swarm import Swarm
@@ -81,6 +86,9 @@ class _Node:
         self.samples = config.train.samples
         self.generator = config.train.generator
         self.loss = TrainingLoss()
+        self.spending = Spending()
+        self.lines = ProgressLines(self.say, shown=not events)
+        self.threads: ThreadShare
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
 
@@ -112,8 +120,8 @@ class _Node:
         from murmurate.workloads.warmup import warm_up
 
         node, train = self.config.node, self.config.train
-        if node.threads:
-            torch.set_num_threads(node.threads)
+        self.threads = ThreadShare(node.threads, self.say)
+        self.threads.look(time.monotonic())
         workload = workloads.load(
             train.workload,
             data=train.data,
@@ -132,7 +140,7 @@ class _Node:
         torch.manual_seed(node.seed)  # the founder's first weights; later ones take a snapshot
         model = workload.model()
         optimizer = workload.optimizer(model)
-        batches = workload.batches(share)
+        batches = rounds(workload, share, self.say, again=lambda: self.limited)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         flops = math.nan
         if (first := next(batches, None)) is not None:
@@ -180,7 +188,7 @@ class _Node:
             self.emit("listening", name=swarm.name, address=swarm.address, metrics=page)
             if not self.events:
                 more = f", figures at http://{page}/" if page is not None else ""
-                print(f"{swarm.name} listens at {swarm.address}{more}", file=sys.stderr, flush=True)
+                self.say(f"{swarm.name} listens at {swarm.address}{more}")
             # All that torch has loaded stays: looking through it again and again for garbage
             # would hold up a step for 145 ms each time (measured).
             gc.collect()
@@ -245,6 +253,7 @@ class _Node:
             stop.reason = stop.reason or "the launcher is gone"
         while not stop.reason:
             if (batch := next(batches, None)) is None:
+                stop.reason = OVER
                 break
             size = self.feed.samples if self.feed is not None else size
             optimizer.zero_grad()
@@ -260,8 +269,10 @@ class _Node:
                 continue
             look_at = now + LOOK_S
             self._end_when_over(swarm, now - began)
+            self.threads.look(now)
             if now >= tell_at:
                 swarm.log(loss=self.loss.mean())
+                self.lines.look(now, swarm, self.samples)
                 self.tell("progress", swarm)
                 tell_at = _grid(now)
             if self.trajectory is not None and self.trajectory.due(now):
@@ -321,12 +332,34 @@ class _Node:
         seconds = self.config.train.seconds
         if self.stop.reason:
             pass  # a signal came first
-        elif self.samples is not None and swarm.samples >= self.samples:
+        elif self.samples is not None and self._spent(swarm, self.samples):
             self.stop.reason = "samples"
         elif seconds is not None and trained_s >= seconds:
             self.stop.reason = "seconds"
         elif self.launcher is not None and self.launcher.gone:
             self.stop.reason = "the launcher is gone"
+
+    def _spent(self, swarm: Swarm, budget: int) -> bool:
+        """Whether the swarm has trained on that many. Where it probably has, by what the others
+        make in a second, this node waits for their next word instead of training beyond it."""
+        own, others = swarm.samples_of[swarm.name], self._others(swarm)
+        now = time.monotonic()
+        if own + sum(each.samples for each in others) >= budget:
+            return True
+        if self.spending.likely(now, own, others, alive(swarm)) < budget:
+            return False
+
+        def known() -> bool:
+            told = self._others(swarm)
+            spent = own + sum(each.samples for each in told) >= budget
+            return spent or bool(self.stop.reason) or fresh(others, told, alive(swarm))
+
+        swarm.follow(known, UNHEARD_S)
+        self.waited_s += time.monotonic() - now
+        return not self.stop.reason and swarm.samples >= budget
+
+    def _others(self, swarm: Swarm) -> list[Progress]:
+        return [each for each in swarm.board if each.name != swarm.name]
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -339,7 +372,9 @@ class _Node:
         self.tell("progress", swarm)
         if self.feed is not None:
             self.feed.close()
-        if self.stop.reason in ("samples", "seconds", "generator"):
+        if self.stop.reason == OVER:
+            self.say(all_there_was(swarm.samples, self.samples))
+        if self.stop.reason in ("samples", "seconds", "generator", OVER):
             settled = swarm.finish(FINISH_S)
         else:
             settled = swarm.settle(SETTLE_S)
@@ -361,7 +396,7 @@ class _Node:
         if files.path is not None:
             Path(files.path).write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
         if not self.events:
-            print(_sentence(row, self.stop.reason), file=sys.stderr, flush=True)
+            self.say(_sentence(row, self.stop.reason))
         if settled:
             swarm.leave(LEAVE_S)
 
@@ -400,6 +435,15 @@ class _Node:
             more["staleness_counts"] = list(counts.items())
         self.told += 1
         self.emit(event, **more)
+
+    @property
+    def limited(self) -> bool:
+        """Whether something ends this run."""
+        return self.samples is not None or self.config.train.seconds is not None
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        print(text, file=sys.stderr, flush=True)
 
     def emit(self, event: str, **more: Any) -> None:
         """One line of JSON for whoever started this node."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import mixes_weights
 from murmurate.core.values.member_half import IST_RULES
+from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config
 
@@ -318,7 +318,3 @@ def _node(given: Mapping[str, object]) -> list[str]:
 def _process(kind: str, given: Mapping[str, object]) -> list[str]:
     words = [f"{option}={value}" for option, value in given.items() if value is not None]
     return [sys.executable, "-m", "murmurate", kind, "--events", *words]
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
