@@ -65,7 +65,7 @@ class Swarm:
         self._ending = Ending(
             self._port, self._figures, publisher, checkpoints, self._interrupts, self.follow
         )
-        self._left = False
+        self._left = self._finished = False
         self._hook = optimizer.register_step_post_hook(self._after_step)
         self._resumed = time.monotonic()
         """When the last step, or a wait for others, was over."""
@@ -213,6 +213,9 @@ class Swarm:
         self._figures.stepped(seconds, self.publisher.started)
         self.publisher.took(seconds)
         self._checkpoints.steps += 1
+        if self._finished:  # not the end after all
+            self._finished = False
+            self._port.trains_again()
         with self._interrupts.held_back():  # or one could leave weights and clock apart
             self.publisher.stepped()
             self.publisher.publish_if_due()
@@ -263,11 +266,14 @@ class Swarm:
         """Publish, then fold until every known update is in, and mine are with everyone alive."""
         return self._ending.settle(timeout_s)
 
-    def finish(self, timeout_s: float = 10.0) -> bool:
+    def finish(self, timeout_s: float | None = None) -> bool:
         """The end of the run: say so, wait until all have, and until all have the same.
 
-        Weights do not change any more after this unless somebody goes on training.
+        None: as long as the others may be expected to end (docs/session.md). False: not all have
+        the same, and a line says why. A `with` block that ends without an exception does this.
+        Weights do not change any more after it unless somebody goes on training.
         """
+        self._finished = True
         return self._ending.finish(timeout_s)
 
     # -- coming and going ------------------------------------------------------------------------
@@ -324,7 +330,11 @@ class Swarm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
+        try:
+            if kind is None and not (self._left or self._finished):
+                self.finish()
+        finally:
+            self.leave()
 
     def __repr__(self) -> str:
         return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"
