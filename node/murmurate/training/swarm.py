@@ -26,6 +26,8 @@ from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import PeerUnavailable
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.ending import Ending
+from murmurate.training.gains import OptimizerGains
+from murmurate.training.loop_parts import give_back, take
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.signals import Interrupts
@@ -44,7 +46,6 @@ class Swarm:
         runtime: Runtime,
         layout: Layout,
         parameters: list[torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
         publisher: Publisher,
         checkpoints: Checkpoints,
         sight: ModelSight,
@@ -66,9 +67,15 @@ class Swarm:
             self._port, self._figures, publisher, checkpoints, self._interrupts, self.follow
         )
         self._left = self._finished = False
-        self._hook = optimizer.register_step_post_hook(self._after_step)
+        self._hooks: list[Any] = []
         self._resumed = time.monotonic()
         """When the last step, or a wait for others, was over."""
+
+    def hook(self, optimizers: Sequence[torch.optim.Optimizer], gain: OptimizerGains) -> None:
+        """From now on each step of one of these is a step of this node; `join` calls it."""
+        take(self._parameters, self.run)
+        self._gain = gain
+        self._hooks = [each.register_step_post_hook(self._after_step) for each in optimizers]
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -207,8 +214,11 @@ class Swarm:
             ),
         )
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._port.check()
+        self._gain.stepped(optimizer)
+        if self._sight.watch is not None:
+            self._sight.watch.stepped()
         seconds = time.monotonic() - self._resumed
         self._figures.stepped(seconds, self.publisher.started)
         self.publisher.took(seconds)
@@ -310,8 +320,12 @@ class Swarm:
         if self._left:
             return
         self._left = True
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        if self._sight.watch is not None and timeout_s > 0:
+            self._sight.watch.left()
         self._sight.remove()
+        give_back(self._parameters)
         atexit.unregister(self.leave)
         self._interrupts.restore()
         try:
