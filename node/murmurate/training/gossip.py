@@ -37,7 +37,10 @@ from murmurate.edge.runtime.node_state import Settings
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import ConfigError
 from murmurate.training.checkpoints import Checkpoints
-from murmurate.training.gain import OptimizerGain, without_bound
+from murmurate.training.gain import without_bound
+from murmurate.training.gains import OptimizerGains
+from murmurate.training.loop_parts import check_free
+from murmurate.training.loop_watch import LoopWatch
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.statistics import ModelStatistics, first_weights
@@ -133,19 +136,20 @@ class GossipOptions:
 
 def start(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     options: GossipOptions,
     transport: Transport | None = None,
 ) -> Swarm:
     """Join the run, and return once its weights are in the model."""
     options.check()
     way = WAYS[options.rule]
-    if without_bound(optimizer):
+    for each in filter(without_bound, optimizers):
         raise ConfigError(
-            f"optimizer {type(optimizer).__name__}: its steps have no bound, and on weights that"
+            f"optimizer {type(each).__name__}: its steps have no bound, and on weights that"
             " others change, too, they diverge: use another, such as Adam or SGD"
         )
     layout, parameters = Layout.of(model, statistics=True)
+    check_free(parameters)
     encoder = encoder_for(parse_codec(options.codec), layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
     read = options.may_found() or options.checkpoint is not None or way.needs_first_weights
@@ -153,7 +157,7 @@ def start(
     keep_memory()
     if transport is None:
         transport = _grpc(options)
-    instant = Instant(model, optimizer, layout, parameters)
+    instant = Instant(model, optimizers, layout, parameters)
     keeper = _keeper(options, layout)
     update_bytes = span.turn_bytes(layout.size) if turns is not None else 0
     settings = _settings(options, keeper, encoded=encoder is not None, update_bytes=update_bytes)
@@ -168,7 +172,7 @@ def start(
         if keeper is not None:
             keeper.close()
         raise
-    gain = OptimizerGain(optimizer, parameters)
+    gain = OptimizerGains(optimizers, parameters)
     every = options.every or way.steps(options.data, gain.kind)
     if way.warning:
         log.warning("%s", way.warning)
@@ -196,8 +200,10 @@ def start(
         statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
     )
     checkpoints = Checkpoints(keeper, instant, publisher, runtime.training, runtime.figures)
-    sight = ModelSight(model, publisher)
-    swarm = Swarm(runtime, layout, parameters, optimizer, publisher, checkpoints, sight)
+    watch = LoopWatch(runtime.figures.name, model, parameters)
+    sight = ModelSight(model, publisher, watch)
+    swarm = Swarm(runtime, layout, parameters, publisher, checkpoints, sight)
+    swarm.hook(optimizers, gain)
     swarm.credentials = options.credentials
     try:
         swarm.enter(options.join_timeout_s)

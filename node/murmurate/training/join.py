@@ -13,6 +13,7 @@ from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
 from murmurate.training.gossip import GossipOptions, start
+from murmurate.training.loop_parts import optimizers_of
 from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def join(
 @overload
 def join(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     run: str,
     peers: Sequence[str] = (),
@@ -64,7 +65,7 @@ def join(
 ) -> Swarm: ...
 def join(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     run: str,
     peers: Sequence[str] = (),
@@ -94,6 +95,8 @@ def join(
 ) -> Swarm | Member:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
+    model      any nn.Module, compiled or wrapped or not: names are compared without a wrapper's
+    optimizer  the one that trains it, or a list of them, as for a generator and a critic
     run        peers of one run exchange weights; others are refused
     peers      addresses of a few members, or "dns:NAME:PORT": all that the name stands for, now
                and later; none: this node founds the run with its own weights
@@ -128,11 +131,14 @@ def join(
     memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
     example      what the model is called with, a small batch will do; None: its first call
     """
+    optimizers = optimizers_of(model, optimizer)
     if mode == "ist":
         others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
         for key, (value, default) in others.items():
             if value != default:
                 raise ConfigError(f"{key} {value!r}: mode 'ist' has none, the coordinator does")
+        if len(optimizers) > 1:
+            raise ConfigError("optimizer: mode 'ist' takes one, which sees the subnet's parameters")
         if coordinator is None:
             raise ConfigError("coordinator: mode 'ist' needs its address")
         from murmurate.training.member import (
@@ -141,7 +147,7 @@ def join(
 
         return Member(
             model,
-            optimizer,
+            optimizers[0],
             run=run,
             coordinator=coordinator,
             name=name,
@@ -177,4 +183,4 @@ def join(
         metrics=metrics,
         credentials=_credentials,
     )
-    return start(model, optimizer, options, _transport)
+    return start(model, optimizers, options, _transport)

@@ -26,6 +26,8 @@ from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import PeerUnavailable
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.ending import Ending
+from murmurate.training.gains import OptimizerGains
+from murmurate.training.loop_parts import give_back, take
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.signals import Interrupts
@@ -44,7 +46,6 @@ class Swarm:
         runtime: Runtime,
         layout: Layout,
         parameters: list[torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
         publisher: Publisher,
         checkpoints: Checkpoints,
         sight: ModelSight,
@@ -65,10 +66,16 @@ class Swarm:
         self._ending = Ending(
             self._port, self._figures, publisher, checkpoints, self._interrupts, self.follow
         )
-        self._left = False
-        self._hook = optimizer.register_step_post_hook(self._after_step)
+        self._left = self._finished = False
+        self._hooks: list[Any] = []
         self._resumed = time.monotonic()
         """When the last step, or a wait for others, was over."""
+
+    def hook(self, optimizers: Sequence[torch.optim.Optimizer], gain: OptimizerGains) -> None:
+        """From now on each step of one of these is a step of this node; `join` calls it."""
+        take(self._parameters, self.run)
+        self._gain = gain
+        self._hooks = [each.register_step_post_hook(self._after_step) for each in optimizers]
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -207,12 +214,18 @@ class Swarm:
             ),
         )
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._port.check()
+        self._gain.stepped(optimizer)
+        if self._sight.watch is not None:
+            self._sight.watch.stepped()
         seconds = time.monotonic() - self._resumed
         self._figures.stepped(seconds, self.publisher.started)
         self.publisher.took(seconds)
         self._checkpoints.steps += 1
+        if self._finished:  # not the end after all
+            self._finished = False
+            self._port.trains_again()
         with self._interrupts.held_back():  # or one could leave weights and clock apart
             self.publisher.stepped()
             self.publisher.publish_if_due()
@@ -263,11 +276,14 @@ class Swarm:
         """Publish, then fold until every known update is in, and mine are with everyone alive."""
         return self._ending.settle(timeout_s)
 
-    def finish(self, timeout_s: float = 10.0) -> bool:
+    def finish(self, timeout_s: float | None = None) -> bool:
         """The end of the run: say so, wait until all have, and until all have the same.
 
-        Weights do not change any more after this unless somebody goes on training.
+        None: as long as the others may be expected to end (docs/session.md). False: not all have
+        the same, and a line says why. A `with` block that ends without an exception does this.
+        Weights do not change any more after it unless somebody goes on training.
         """
+        self._finished = True
         return self._ending.finish(timeout_s)
 
     # -- coming and going ------------------------------------------------------------------------
@@ -304,8 +320,12 @@ class Swarm:
         if self._left:
             return
         self._left = True
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        if self._sight.watch is not None and timeout_s > 0:
+            self._sight.watch.left()
         self._sight.remove()
+        give_back(self._parameters)
         atexit.unregister(self.leave)
         self._interrupts.restore()
         try:
@@ -324,7 +344,11 @@ class Swarm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
+        try:
+            if kind is None and not (self._left or self._finished):
+                self.finish()
+        finally:
+            self.leave()
 
     def __repr__(self) -> str:
         return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"

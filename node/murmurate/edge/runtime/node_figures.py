@@ -58,10 +58,10 @@ class NodeFigures:
         with self._state.lock:
             self._state.tally.checkpoint_failures = count
 
-    def go_on(self, samples: int) -> None:
-        """An earlier life had trained on so many."""
+    def go_on(self, samples: int, steps: int) -> None:
+        """An earlier life had trained on so many samples, in so many steps."""
         with self._state.lock:
-            self._state.tally.go_on(samples)
+            self._state.tally.go_on(samples, steps)
 
     # -- read ------------------------------------------------------------------------------------
 
