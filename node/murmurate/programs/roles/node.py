@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
     from murmurate.edge.disk.trajectory import Trajectory
     from murmurate.training.feed import Feed
+    from murmurate.training.recipes import RateSchedule
     from murmurate.training.swarm import Swarm
     from murmurate.workloads import Workload
+    from murmurate.workloads.growing import GrowingBatches
 
 LOOK_S = 0.02
 """Between two looks at the budget and the launcher."""
@@ -83,6 +85,8 @@ class _Node:
         self.loss = TrainingLoss()
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
+        self.rates: RateSchedule | None = None
+        self.growing: GrowingBatches | None = None
 
     def run(self) -> None:
         keep_memory()
@@ -109,6 +113,8 @@ class _Node:
 
         import murmurate
         from murmurate import workloads
+        from murmurate.training.recipes import RateSchedule
+        from murmurate.workloads.growing import GrowingBatches, batches_of
         from murmurate.workloads.warmup import warm_up
 
         node, train = self.config.node, self.config.train
@@ -121,6 +127,7 @@ class _Node:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
         share = workloads.DataShare(
             train.shard.index,
@@ -132,11 +139,15 @@ class _Node:
         torch.manual_seed(node.seed)  # the founder's first weights; later ones take a snapshot
         model = workload.model()
         optimizer = workload.optimizer(model)
-        batches = workload.batches(share)
+        self.rates = RateSchedule(optimizer, train.recipe)
+        batches = batches_of(workload, share, train.batch_warmup)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         flops = math.nan
         if (first := next(batches, None)) is not None:
-            batches = itertools.chain([first], batches)
+            if isinstance(batches, GrowingBatches):
+                self.growing = batches  # this one was of full size: it is not trained on
+            else:
+                batches = itertools.chain([first], batches)
             warm_up(workload, model, first)
         if self.config.metrics.listen is not None and first is not None:
             from murmurate.workloads.flops import flops_per_sample
@@ -243,7 +254,10 @@ class _Node:
         self.emit("began", at=began, samples=swarm.progress().samples)
         if self.launcher is not None and self.launcher.gone:
             stop.reason = stop.reason or "the launcher is gone"
+        self.follow_recipe(swarm, 0.0)
         while not stop.reason:
+            if self.growing is not None:
+                size = self.growing.size
             if (batch := next(batches, None)) is None:
                 break
             size = self.feed.samples if self.feed is not None else size
@@ -260,6 +274,7 @@ class _Node:
                 continue
             look_at = now + LOOK_S
             self._end_when_over(swarm, now - began)
+            self.follow_recipe(swarm, now - began)
             if now >= tell_at:
                 swarm.log(loss=self.loss.mean())
                 self.tell("progress", swarm)
@@ -269,6 +284,21 @@ class _Node:
             if evaluations.due(now) and not stop.reason:
                 self.evaluate(swarm, workload, model, validation=self.validates)
                 evaluations.took(now, time.monotonic())
+
+    def follow_recipe(self, swarm: Swarm, trained_s: float) -> None:
+        """Rate and batch size of the part of the budget that the whole swarm has spent."""
+        train = self.config.train
+        if self.rates is None or not train.recipe.changes:
+            return
+        parts = [0.0]
+        if self.samples:
+            parts.append(swarm.samples / self.samples)
+        if train.seconds:
+            parts.append(trained_s / train.seconds)
+        part = min(1.0, max(parts))
+        self.rates.at(part)
+        if self.growing is not None:
+            self.growing.at(part)
 
     @property
     def validates(self) -> bool:
