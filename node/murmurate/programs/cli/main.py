@@ -30,7 +30,7 @@ from murmurate.programs.cli.options import (
     seconds,
     whole,
 )
-from murmurate.programs.keys.config import KEYS, load
+from murmurate.programs.keys.config import KEYS, check_budget, load
 
 EXIT_CODES: tuple[tuple[type[MurmurateError], int], ...] = (
     (ConfigError, 2),
@@ -174,6 +174,7 @@ examples:
 
 def _node(arguments: argparse.Namespace) -> int:
     config = load(arguments.config, os.environ, given(arguments))
+    check_budget(config)
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0

@@ -23,6 +23,13 @@ UP_KEYS = {
             "split",
             "batch_size",
             "lr",
+            "optimizer",
+            "momentum",
+            "nesterov",
+            "weight_decay",
+            "schedule",
+            "warmup",
+            "batch_warmup",
             "every",
             "peers_data",
             "rule",
@@ -55,6 +62,7 @@ examples:
   murmurate up --codec topk --codec node-2=int8     fewer bytes on the wire
   murmurate up --checkpoint runs/1                  stop it, say the same again: it goes on
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
+  murmurate up --optimizer adamw --lr 0.002 --warmup 0.05 --schedule cosine
   murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
   murmurate up --workload my_file.py:Workload       your own model and data
   murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60

@@ -7,7 +7,7 @@ reference are made; how values are found and refused is `programs.keys.gather`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
@@ -15,6 +15,8 @@ from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
 from murmurate.core.values.member_half import IST_RULES
+from murmurate.core.values.recipe import OPTIMIZERS, Recipe, Schedule, problems
+from murmurate.errors import ConfigError
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
 from murmurate.programs.keys.kinds import (
     ADDRESS,
@@ -31,6 +33,7 @@ from murmurate.programs.keys.kinds import (
     cannot_listen,
     is_address,
     is_advertise,
+    is_below_one,
     is_codec,
     is_existing,
     is_flag,
@@ -39,6 +42,7 @@ from murmurate.programs.keys.kinds import (
     is_name,
     is_part,
     is_peers,
+    is_schedule,
     is_shard,
     is_size,
     is_split,
@@ -80,6 +84,13 @@ class TrainConfig:
     shard: Shard = field(default_factory=Shard)
     batch_size: int | None = None
     lr: float | None = None
+    optimizer: str | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    warmup: float = 0.0
+    batch_warmup: float = 0.0
     every: int | None = None
     peers_data: str | None = None
     rule: str = "shared"
@@ -92,6 +103,11 @@ class TrainConfig:
     seconds: float | None = None
     evaluate_s: float | None = None
     validation: float | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """What of the training is not the workload's own."""
+        return recipe_of(self)
 
     @property
     def data_of_peers(self) -> str:
@@ -148,9 +164,18 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
 
 
+def recipe_of(train: Any) -> Recipe:
+    """Of a section that has the keys of a recipe: a node's, or another program's."""
+    return Recipe(**{each.name: getattr(train, each.name) for each in fields(Recipe)})
+
+
 # -- the keys ------------------------------------------------------------------------------------
 
 
+OPTIMIZER_HELP = f"{', '.join(OPTIMIZERS)} (default: the workload's)"
+SCHEDULE_HELP = "of the rate: constant, linear, poly(POWER), multistep(PART,…) or cosine"
+WARMUP_HELP = "part of the budget over which the rate rises, such as 0.05"
+BATCH_WARMUP_HELP = "part of the budget over which the batch grows to its size"
 EVERY_HELP = "local steps in an update (default: 4 with rule shared, 2 with Adam; else 1)"
 PEERS_DATA_HELP = (
     "rule shared: same, or own: each peer's is unlike (default: own if split by labels)"
@@ -184,6 +209,13 @@ KEYS = (
     Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n or ordinal/n"),
     Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
     Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
+    Key("train", "optimizer", TEXT, one_of(tuple(OPTIMIZERS)), OPTIMIZER_HELP),
+    Key("train", "momentum", NUMBER, is_below_one, "of the optimizer (default: the workload's)"),
+    Key("train", "nesterov", FLAG, is_flag, "momentum that looks ahead (default: the workload's)"),
+    Key("train", "weight_decay", NUMBER, number(0), "of the optimizer (default: the workload's)"),
+    Key("train", "schedule", TEXT, is_schedule, SCHEDULE_HELP),
+    Key("train", "warmup", NUMBER, is_below_one, WARMUP_HELP),
+    Key("train", "batch_warmup", NUMBER, is_below_one, BATCH_WARMUP_HELP),
     Key(
         "train",
         "every",
@@ -242,15 +274,29 @@ def load(
     )
 
 
+def check_budget(config: Config) -> None:
+    """ConfigError if something is to change by the part of a budget, and there is none.
+
+    Not for whoever starts several nodes: there the workload's own budget is taken.
+    """
+    train = config.train
+    told = config.node.peers == (STDIN,)
+    if train.recipe.changes and not (train.samples or train.seconds or told):
+        raise ConfigError(
+            "train.schedule, train.warmup, train.batch_warmup: go by the part of the budget that is"
+            " spent: say samples or seconds"
+        )
+
+
 # -- what only shows when values are seen together -----------------------------------------------
 
 
 def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    problems: list[str] = []
+    found: list[str] = recipe_problems(values, given)
 
     def wrong(path: str, accepted: str) -> None:
         place, value = given.get(path, Given("default", values.get(path)))
-        problems.append(problem(place, path, value, accepted))
+        found.append(problem(place, path, value, accepted))
 
     listen: str = values.get(
         "node.listen", NodeConfig().listen if "node.listen" not in given else ""
@@ -265,7 +311,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             )
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
-    problems += _subnets(values, given)
+    found += _subnets(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
     if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
@@ -278,11 +324,29 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             "train.generator",
             "not with rule average: what becomes of a batch is seen in the clocks of updates",
         )
+    on_the_way = ("train.schedule", "train.warmup", "train.batch_warmup")
+    for path in on_the_way if "train.generator" in values else ():
+        if path in values:
+            wrong(path, "not with a generator: how far the run is, is known to it alone")
     if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
         wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
     if listen and wildcard(split_address(listen)[0]) and "node.advertise" not in given:
         wrong("node.listen", "all interfaces; say with advertise where others reach this node")
-    return problems + listening("node", listen, values, given)
+    return found + listening("node", listen, values, given)
+
+
+def recipe_problems(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What of a recipe does not go together."""
+    said = {
+        path.removeprefix("train."): value
+        for path, value in values.items()
+        if path.startswith("train.")
+    }
+    found = []
+    for name, accepted in problems(said).items():
+        place, value = given.get(path := f"train.{name}", Given("default", None))
+        found.append(problem(place, path, value, accepted))
+    return found
 
 
 def listening(
@@ -339,6 +403,9 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
             "train.codec",
             "train.topology",
             "train.peers_data",
+            "train.schedule",
+            "train.warmup",
+            "train.batch_warmup",
             "report.audit",
         )
         found |= dict.fromkeys(others, "only with mode gossip")

@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from murmurate.core.figures.progress import Progress
     from murmurate.edge.disk.trajectory import Trajectory
     from murmurate.training.feed import Feed
+    from murmurate.training.recipes import RateSchedule
     from murmurate.training.swarm import Swarm
-    from murmurate.workloads import Workload
+    from murmurate.workloads import DataShare, Workload
+    from murmurate.workloads.growing import GrowingBatches
 
 LOOK_S = 0.02
 """Between two looks at the budget and the launcher."""
@@ -91,6 +93,8 @@ class _Node:
         self.threads: ThreadShare
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
+        self.rates: RateSchedule | None = None
+        self.growing: GrowingBatches | None = None
 
     def run(self) -> None:
         keep_memory()
@@ -117,6 +121,8 @@ class _Node:
 
         import murmurate
         from murmurate import workloads
+        from murmurate.training.recipes import RateSchedule
+        from murmurate.workloads.growing import GrowingBatches, batches_of
         from murmurate.workloads.warmup import warm_up
 
         node, train = self.config.node, self.config.train
@@ -129,6 +135,7 @@ class _Node:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
         share = workloads.DataShare(
             train.shard.index,
@@ -140,11 +147,19 @@ class _Node:
         torch.manual_seed(node.seed)  # the founder's first weights; later ones take a snapshot
         model = workload.model()
         optimizer = workload.optimizer(model)
-        batches = rounds(workload, share, self.say, again=lambda: self.limited)
+        self.rates = RateSchedule(optimizer, train.recipe)
+
+        def without_end(share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
+            return rounds(workload, share, self.say, again=lambda: self.limited)
+
+        batches = batches_of(without_end, share, train.batch_warmup)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         flops = math.nan
         if (first := next(batches, None)) is not None:
-            batches = itertools.chain([first], batches)
+            if isinstance(batches, GrowingBatches):
+                self.growing = batches  # this one was of full size: it is not trained on
+            else:
+                batches = itertools.chain([first], batches)
             warm_up(workload, model, first)
         if self.config.metrics.listen is not None and first is not None:
             from murmurate.workloads.flops import flops_per_sample
@@ -251,7 +266,10 @@ class _Node:
         self.emit("began", at=began, samples=swarm.progress().samples)
         if self.launcher is not None and self.launcher.gone:
             stop.reason = stop.reason or "the launcher is gone"
+        self.follow_recipe(swarm, 0.0)
         while not stop.reason:
+            if self.growing is not None:
+                size = self.growing.size
             if (batch := next(batches, None)) is None:
                 stop.reason = OVER
                 break
@@ -270,6 +288,7 @@ class _Node:
             look_at = now + LOOK_S
             self._end_when_over(swarm, now - began)
             self.threads.look(now)
+            self.follow_recipe(swarm, now - began)
             if now >= tell_at:
                 swarm.log(loss=self.loss.mean())
                 self.lines.look(now, swarm, self.samples)
@@ -280,6 +299,21 @@ class _Node:
             if evaluations.due(now) and not stop.reason:
                 self.evaluate(swarm, workload, model, validation=self.validates)
                 evaluations.took(now, time.monotonic())
+
+    def follow_recipe(self, swarm: Swarm, trained_s: float) -> None:
+        """Rate and batch size of the part of the budget that the whole swarm has spent."""
+        train = self.config.train
+        if self.rates is None or not train.recipe.changes:
+            return
+        parts = [0.0]
+        if self.samples:
+            parts.append(swarm.samples / self.samples)
+        if train.seconds:
+            parts.append(trained_s / train.seconds)
+        part = min(1.0, max(parts))
+        self.rates.at(part)
+        if self.growing is not None:
+            self.growing.at(part)
 
     @property
     def validates(self) -> bool:

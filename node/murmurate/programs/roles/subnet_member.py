@@ -83,6 +83,7 @@ class _Subnets:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
         share = workloads.DataShare(
             train.shard.index,

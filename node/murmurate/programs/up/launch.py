@@ -14,7 +14,7 @@ from murmurate.core.gossip.ways import mixes_weights
 from murmurate.core.values.member_half import IST_RULES
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.config import Config
+from murmurate.programs.keys.config import Config, TrainConfig
 
 GENERATOR, COORDINATOR = "generator", "coordinator"
 
@@ -134,6 +134,11 @@ def plan(
         problems.append("--kill: each node at most once")
     if generator and mixes_weights(config.train.rule):
         problems.append("--generator: not with rule average, which sends no updates")
+    if generator and config.train.recipe.changes:
+        problems.append(
+            "--generator: not with --schedule, --warmup, --batch-warmup: how far the run is, is"
+            " known to it alone"
+        )
     if trajectory and config.report.path is None:
         problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     shares: list[float] = []
@@ -207,7 +212,10 @@ def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
         "--split": train.split,
         "--shard": f"{number}/{plan.nodes}",
         "--batch-size": train.batch_size,
-        "--lr": train.lr,
+        **_optimizing(train),
+        "--schedule": train.schedule,
+        "--warmup": train.warmup,
+        "--batch-warmup": train.batch_warmup,
         "--every": train.every,
         "--peers-data": train.peers_data,
         "--rule": train.rule,
@@ -278,7 +286,7 @@ def member_command(plan: UpPlan, number: int) -> list[str]:
             "--split": train.split,
             "--shard": f"{number}/{plan.nodes}",
             "--batch-size": train.batch_size,
-            "--lr": train.lr,
+            **_optimizing(train),
             "--validation": train.validation,
             "--slow-s": plan.slow_s.get(name, train.slow_s),
             "--metrics": metrics_listen(plan.config.metrics.listen, number + 1),
@@ -297,7 +305,7 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
         "--workload": train.workload,
         "--data": train.data,
         "--batch-size": train.batch_size,
-        "--lr": train.lr,
+        **_optimizing(train),
         "--rule": plan.rule,
         "--every": train.every,
         "--samples": train.samples,
@@ -309,6 +317,17 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
         "--metrics": metrics_listen(plan.config.metrics.listen, 0),
     }
     return _process(COORDINATOR, given)
+
+
+def _optimizing(train: TrainConfig) -> dict[str, object]:
+    """What whoever makes steps of its own is told of them."""
+    return {
+        "--lr": train.lr,
+        "--optimizer": train.optimizer,
+        "--momentum": train.momentum,
+        "--nesterov": train.nesterov,
+        "--weight-decay": train.weight_decay,
+    }
 
 
 def _node(given: Mapping[str, object]) -> list[str]:

@@ -203,7 +203,12 @@ class _Run:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
+        self.seconds = train.seconds
+        self.samples = train.samples
+        if self.seconds is None and self.samples is None:
+            self.samples = self.workload.samples
         import torch
 
         from murmurate.study.virtual.task import VirtualTraining
@@ -228,14 +233,13 @@ class _Run:
                 topology=train.topology,
                 split=train.split,
                 data=train.data_of_peers,
+                recipe=train.recipe,
+                samples=self.samples,
+                seconds=self.seconds,
                 validates=train.validation is not None,
                 encoders=_encoders(plan.codecs),
             )
         )
-        self.seconds = train.seconds
-        self.samples = train.samples
-        if self.seconds is None and self.samples is None:
-            self.samples = self.workload.samples
         self.kills = sorted(plan.kills, key=lambda kill: kill.part)
         self.curves: dict[str, list[report.CurvePoint]] = {}
         self.evaluations = EvaluationPlan(train.evaluate_s)

@@ -32,8 +32,10 @@ from murmurate.study.virtual.node import VirtualBackground, VirtualNode, Virtual
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.publisher import Publisher
+from murmurate.training.recipes import RateSchedule
 from murmurate.training.statistics import ModelStatistics, first_weights
 from murmurate.workloads import DataShare, parse_split
+from murmurate.workloads.growing import GrowingBatches, batches_of
 from murmurate.workloads.measuring import measured
 
 TICK_S = 0.1
@@ -101,10 +103,17 @@ class GossipWorld:
             seed=task.seed,
             batch_size=self.batch_size,
         )
-        batches = task.workload.batches(share)
         optimizer = task.workload.optimizer(model)
-        step_s = 1.0 / task.speed(name)
-        node = VirtualNode(model, layout, parameters, optimizer, batches, Figures(name), step_s)
+        node = VirtualNode(
+            model,
+            layout,
+            parameters,
+            optimizer,
+            batches_of(task.workload.batches, share, task.recipe.batch_warmup),
+            Figures(name),
+            step_s=1.0 / task.speed(name),
+            rates=RateSchedule(optimizer, task.recipe),
+        )
         way, make = WAYS[task.rule], task.encoders.get(name)
         gain = OptimizerGain(optimizer, parameters)
         every = task.every or way.steps(task.data, gain.kind)
@@ -195,6 +204,7 @@ class GossipWorld:
         self._begin(node)
 
     def _step(self, node: VirtualNode) -> None:
+        size = self._follow_recipe(node)
         node.publisher.look_ahead()
         node.optimizer.zero_grad()
         loss = self.task.workload.loss(node.model, next(node.batches))
@@ -206,8 +216,18 @@ class GossipWorld:
         figures.steps += 1
         figures.learning.note_loss(float(loss.detach()), figures.steps)
         self.warn(node)
-        figures.samples += self.batch_size
+        figures.samples += size
         figures.more["steps_per_update"] = figures.steps / max(1, figures.published)
+
+    def _follow_recipe(self, node: VirtualNode) -> int:
+        """Rate and batch size of this part of the budget; the size."""
+        if self.task.recipe.changes:
+            part = self.task.part(self.samples(), self.events.time)
+            node.rates.at(part)
+            if isinstance(node.batches, GrowingBatches):
+                node.batches.at(part)
+                return node.batches.size
+        return self.batch_size
 
     def _tick(self, node: VirtualNode) -> None:
         state = node.figures.state

@@ -19,6 +19,7 @@ from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.task import Figures, VirtualTraining
+from murmurate.training.recipes import RateSchedule
 from murmurate.workloads import DataShare, parse_split
 from murmurate.workloads.measuring import measured
 
@@ -29,11 +30,14 @@ class SynchronousMean:
     def __init__(self, task: VirtualTraining) -> None:
         if task.joins_s or task.leaves_s:
             raise ConfigError("synchronous: nobody comes or goes")
+        if task.recipe.batch_warmup:
+            raise ConfigError("synchronous: batches stay as large as they are")
         self.task = task
         self.events = Events()
         torch.manual_seed(task.seed)
         self.model = task.workload.model()
         self.optimizer = task.workload.optimizer(self.model)
+        self._rates = RateSchedule(self.optimizer, task.recipe)
         self._batches = [self._batches_of(number) for number in range(task.nodes)]
         self._figures = [Figures(name) for name in task.names]
         nbytes = Layout.of(self.model)[0].nbytes
@@ -57,6 +61,7 @@ class SynchronousMean:
         )
 
     def _step(self) -> None:
+        self._rates.at(self.task.part(self.samples(), self.events.time))
         self.optimizer.zero_grad()
         for figures, batches in zip(self._figures, self._batches, strict=True):
             loss = self.task.workload.loss(self.model, next(batches))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from murmurate.core.codecs.codec import Encoder
 from murmurate.core.figures.learning import Learning
 from murmurate.core.staleness import Summary
+from murmurate.core.values.recipe import Recipe
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
@@ -54,6 +55,11 @@ class VirtualTraining:
     split: str = "none"
     data: str = "same"
     """Mode gossip: what is said of the peers' data."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How rate and batch size change on the way; the optimizer is the workload's."""
+    samples: int | None = None
+    seconds: float | None = None
+    """The budget, as far as the recipe goes by it; whoever carries out the events ends the run."""
     validates: bool = False
     """The workload holds a part of its training data out, which is evaluated on at the end too."""
     encoders: Mapping[str, Callable[[int], Encoder]] = field(default_factory=dict)
@@ -97,6 +103,12 @@ class VirtualTraining:
 
     def speed(self, name: str) -> float:
         return self.speeds.get(name, 1.0)
+
+    def part(self, samples: int, time_s: float) -> float:
+        """Of the budget that is spent."""
+        by_samples = samples / self.samples if self.samples else 0.0
+        by_time = time_s / self.seconds if self.seconds else 0.0
+        return min(1.0, max(by_samples, by_time))
 
     def network(self) -> Steady:
         return Steady(self.delay_s, self.delays_s)
