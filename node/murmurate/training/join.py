@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from murmurate.core.membership.timing import Timing
+from murmurate.core.synchronous.rules import ALLREDUCE, RULES_IN_STEP
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
@@ -17,6 +18,7 @@ from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
     from murmurate.training.member import Member
+    from murmurate.training.synchronous import SynchronousSwarm
 
 
 @overload
@@ -41,11 +43,33 @@ def join(
     optimizer: torch.optim.Optimizer,
     *,
     run: str,
+    mode: Literal["allreduce"],
     peers: Sequence[str] = (),
     name: str | None = None,
     listen: str = "127.0.0.1:0",
     advertise: str | None = None,
-    mode: str = "gossip",
+    rule: str = "flat",
+    group: int | None = None,
+    found: bool | None = None,
+    insecure: bool = False,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> SynchronousSwarm: ...
+@overload
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    mode: Literal["gossip"] = "gossip",
     rule: str = "shared",
     every: int | None = None,
     data: str = "same",
@@ -89,9 +113,10 @@ def join(
     width: float = 0.0,
     memory: int = 0,
     example: Any = None,
+    group: int | None = None,
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
-) -> Swarm | Member:
+) -> Swarm | Member | SynchronousSwarm:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
     run        peers of one run exchange weights; others are refused
@@ -127,6 +152,13 @@ def join(
     width        how large a subnet, relative to the others'; 0: as this process is fast
     memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
     example      what the model is called with, a small batch will do; None: its first call
+
+    mode="allreduce" trains in step with the peers: before each step the gradient becomes the mean
+    of all (docs/synchronous.md). Returns a `SynchronousSwarm`. Of the above it has run, peers,
+    name, listen, advertise, found, insecure, timing and metrics, and
+
+    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
+    group        with "hierarchical": members in a group (default 4)
     """
     if mode == "ist":
         others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
@@ -152,8 +184,9 @@ def join(
             metrics=metrics,
             credentials=_credentials,
         )
-    if mode != "gossip":
-        raise ConfigError(f"mode {mode!r}: expected 'gossip' or 'ist'")
+    if mode not in ("gossip", *RULES_IN_STEP):
+        known = ", ".join(map(repr, ("gossip", "ist", *RULES_IN_STEP)))
+        raise ConfigError(f"mode {mode!r}: expected one of {known}")
     if coordinator is not None:
         raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist'")
     options = GossipOptions(
@@ -177,4 +210,10 @@ def join(
         metrics=metrics,
         credentials=_credentials,
     )
+    if mode == ALLREDUCE:
+        from murmurate.training import allreduce
+
+        return allreduce.start(model, optimizer, options, group, _transport)
+    if group is not None:
+        raise ConfigError(f"group {group}: only with mode 'allreduce'")
     return start(model, optimizer, options, _transport)

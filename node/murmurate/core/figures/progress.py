@@ -20,6 +20,7 @@ from murmurate.core.values.limits import (
     Few,
     Figure,
     Finite,
+    Line,
     Name,
     Number,
     Octets,
@@ -124,6 +125,8 @@ class Progress(Checked):
     """Updates applied before it was level with the others; of those `staleness` has nothing."""
     warnings: Annotated[tuple[LearningWarning, ...], Few(WARNINGS_MAX), ByName()] = ()
     """What goes wrong with its learning now, sorted by reason."""
+    meeting: Line = ""
+    """Where it waits for others to train in step with it, or trains so; empty: it does not."""
 
 
 class Board:
