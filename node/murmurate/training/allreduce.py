@@ -8,7 +8,7 @@ import torch
 from murmurate.core.gossip.ways import MEMBERS_ONLY
 from murmurate.core.layout import Layout
 from murmurate.core.membership.timing import Timing
-from murmurate.core.synchronous.rules import ALLREDUCE, GROUP_SIZE, RULES_IN_STEP
+from murmurate.core.synchronous.rules import ALLREDUCE, GROUP_SIZE, HIERARCHICAL, RULES_IN_STEP
 from murmurate.core.values.addresses import split_address
 from murmurate.edge.net.collective import MeetingPlace
 from murmurate.edge.net.transport import Transport
@@ -20,8 +20,6 @@ from murmurate.training.gossip import GOODBYE_S, GossipOptions, transport_for
 from murmurate.training.statistics import first_weights
 from murmurate.training.synchronous import SynchronousSwarm
 from murmurate.watch.pages import pages
-
-HIERARCHICAL = "hierarchical"
 
 
 def rule_in_step(mode: str, rule: str) -> str:

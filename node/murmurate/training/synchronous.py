@@ -37,6 +37,8 @@ LOOK_S = 0.05
 """Between two looks for newcomers."""
 BOARD_S = 3.0
 """A newcomer waits so long to hear from all, to know whether they train."""
+GOODBYE_S = 0.5
+"""For the word that I leave: nobody needs more of me."""
 FOR_EVER_S = 1e9
 
 
@@ -376,7 +378,8 @@ class SynchronousSwarm(RunView):
             self._end()
             if timeout_s > 0 and not self.runtime.failed:
                 self._port.say_goodbye()
-                self.follow(self._port.may_go, max(0.0, deadline - time.monotonic()))
+                left_s = min(GOODBYE_S, deadline - time.monotonic())
+                self.follow(self._port.may_go, max(0.0, left_s))
         finally:
             self.runtime.stop()
 

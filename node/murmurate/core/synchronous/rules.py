@@ -7,13 +7,20 @@ from collections.abc import Sequence
 ALLREDUCE = "allreduce"
 HOGWILD = "hogwild"
 
-ALLREDUCE_RULES = ("flat", "hierarchical")
+HIERARCHICAL = "hierarchical"
+ALLREDUCE_RULES = ("flat", HIERARCHICAL)
 """`flat`: one all-reduce over all. `hierarchical` (003): reduced inside groups of G, all-reduced
 across their first members, broadcast inside. Both give the same mean."""
 HOGWILD_RULES = ("hogwild",)
 
 RULES_IN_STEP = {ALLREDUCE: ALLREDUCE_RULES, HOGWILD: HOGWILD_RULES}
 """By mode; the first one is the default."""
+
+
+def rules_in_step() -> list[str]:
+    """Of all these modes."""
+    return [rule for rules in RULES_IN_STEP.values() for rule in rules]
+
 
 GROUP_SIZE = 4
 """Members of a group, unless it is said otherwise; 003 has 4, 8 and 16."""

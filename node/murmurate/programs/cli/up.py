@@ -27,6 +27,7 @@ UP_KEYS = {
             "peers_data",
             "rule",
             "mode",
+            "group",
             "topology",
         ),
         *("samples", "seconds", "evaluate_s", "validation"),
@@ -56,6 +57,7 @@ examples:
   murmurate up --checkpoint runs/1                  stop it, say the same again: it goes on
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
   murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
+  murmurate up --mode allreduce --rule hierarchical --nodes 8 --group 4   in step
   murmurate up --workload my_file.py:Workload       your own model and data
   murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60
 """,
