@@ -25,6 +25,8 @@ log = logging.getLogger("murmurate")
 POLL_S = 0.02
 PROBED_S = 0.5
 """For so long it is believed whether a member can be reached."""
+READY_S = 1.0
+"""For all members of a plan to hear of it."""
 FIRST_S = 3.0
 """For so long the first group waits for all that are there, so that they begin together."""
 
@@ -106,6 +108,10 @@ class Formation:
             rank = plan.members.index(claim.name)
             collective = None
             if len(plan.members) > 1:
+                if not self._all_ready(plan, address):
+                    log.info("%s: group %s did not come about", claim.name, plan.key)
+                    self._probed.clear()
+                    continue
                 try:
                     collective = Collective(
                         self._place.store(address),
@@ -153,6 +159,17 @@ class Formation:
                 if found is not None and mine in found.members:
                     return found, present[leader]
             self._port.wait_for_news(POLL_S)
+
+    def _all_ready(self, plan: GroupPlan, address: str) -> bool:
+        """Whether all have the plan: connecting is waited for without a look at who is gone."""
+        until = time.monotonic() + READY_S
+        while (there := self._place.ready(address, plan, self._port.name)) is False:
+            self._port.check()
+            if time.monotonic() > until:
+                self._place.give_up(address, plan)
+                return False
+            self._port.wait_for_news(POLL_S / 4)
+        return bool(there)
 
     def _waits_for_more(self, present: Collection[str], waited_s: float) -> bool:
         """The first time all who are in the run should come; later only those who train."""

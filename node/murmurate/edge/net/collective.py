@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -139,6 +139,22 @@ class MeetingPlace:
             wait_for_workers=False,
             timeout=timedelta(seconds=STORE_S),
         )
+
+    def ready(self, address: str, plan: GroupPlan, name: str) -> bool | None:
+        """Say there that I have the plan; whether all others have: None: one gave it up."""
+        try:
+            store = self.store(address)
+            store.set(f"{plan.key}/ready/{name}", b"1")
+            if store.check([f"{plan.key}/void"]):
+                return None
+            return bool(store.check([f"{plan.key}/ready/{each}" for each in plan.members]))
+        except RuntimeError:
+            return None
+
+    def give_up(self, address: str, plan: GroupPlan) -> None:
+        """Tell all that the plan is void."""
+        with suppress(RuntimeError):
+            self.store(address).set(f"{plan.key}/void", b"1")
 
     def store(self, address: str) -> Any:
         """The store that was visited there, or the own one."""
