@@ -117,7 +117,7 @@ def test_lists_and_flags_from_text() -> None:
         ('[train]\nmode = "ist"', "such as 10.0.0.5:7100: mode ist needs one"),
         ("[ist]\nwidth = 2", "only with mode ist"),
         ('[train]\nrule = "lease"', "sum or average with mode gossip"),
-        ('[train]\nrule = "summ"', "sync, once, async, lease, fedavg; nearest: sum"),
+        ('[train]\nrule = "summ"', "hierarchical, hogwild; nearest: sum"),
         ('[train]\ncodec = "bf61"', "topk or topk(PART), such as topk(0.01); nearest: bf16"),
         ('[train]\ncodec = "int8"\nrule = "average"', "fp32 with rule average"),
         ('[train]\nmode = "hub"', "expected one of gossip"),

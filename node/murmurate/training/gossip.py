@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -86,6 +87,8 @@ class GossipOptions:
         """The name that was asked for, or one made of host and process."""
         return self.name if self.name is not None else f"{socket.gethostname()}-{os.getpid()}"
 
+    DEFAULT_RULE: ClassVar[str] = "shared"
+
     def check(self) -> None:
         """Raise the first thing that is wrong."""
         codec = self.codec
@@ -100,12 +103,22 @@ class GossipOptions:
                 f"every {self.every}: expected 1 or more local steps",
             ),
             (
-                bool(self.run) and not name_problem(self.run, NAME_BYTES_MAX),
-                f"run {self.run!r}: expected a name",
-            ),
-            (
                 parse_codec(codec).plain or not mixes_weights(self.rule),
                 f"codec {codec!r}: rule {self.rule!r} exchanges weights as they are: use 'fp32'",
+            ),
+        ):
+            if not good:
+                raise ConfigError(problem)
+        if what := data_problem(self.rule, self.data):
+            raise ConfigError(f"data {self.data!r}: {what}")
+        self.check_common()
+
+    def check_common(self) -> None:
+        """The same of what is wrong in every mode that has peers."""
+        for good, problem in (
+            (
+                bool(self.run) and not name_problem(self.run, NAME_BYTES_MAX),
+                f"run {self.run!r}: expected a name",
             ),
             (
                 self.join_timeout_s > 0,
@@ -119,8 +132,6 @@ class GossipOptions:
         ):
             if not good:
                 raise ConfigError(problem)
-        if what := data_problem(self.rule, self.data):
-            raise ConfigError(f"data {self.data!r}: {what}")
         if what := name_problem(self.own_name, NAME_BYTES_MAX):
             raise ConfigError(f"name: {what}")
         if len(set(self.peers)) != len(self.peers):
@@ -156,7 +167,7 @@ def start(
     weights = _first_weights(layout, parameters, model, read=read)
     keep_memory()
     if transport is None:
-        transport = _grpc(options)
+        transport = transport_for(options)
     instant = Instant(model, optimizers, layout, parameters)
     keeper = _keeper(options, layout)
     update_bytes = span.turn_bytes(layout.size) if turns is not None else 0
@@ -281,7 +292,8 @@ def _settings(
     )
 
 
-def _grpc(options: GossipOptions) -> Transport:
+def transport_for(options: GossipOptions) -> Transport:
+    """What carries this node's messages; ConfigError: where it would listen is not allowed."""
     from murmurate.edge.net.grpc_transport import GrpcTransport
 
     listen = options.listen

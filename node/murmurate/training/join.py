@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from murmurate.core.membership.timing import Timing
+from murmurate.core.synchronous.rules import ALLREDUCE, RULES_IN_STEP
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
@@ -18,6 +19,7 @@ from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
     from murmurate.training.member import Member
+    from murmurate.training.synchronous import SynchronousSwarm
 
 
 @overload
@@ -39,6 +41,28 @@ def join(
 @overload
 def join(
     model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    mode: Literal["allreduce"],
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    rule: str = "flat",
+    group: int | None = None,
+    found: bool | None = None,
+    insecure: bool = False,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> SynchronousSwarm: ...
+@overload
+def join(
+    model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     run: str,
@@ -46,7 +70,7 @@ def join(
     name: str | None = None,
     listen: str = "127.0.0.1:0",
     advertise: str | None = None,
-    mode: str = "gossip",
+    mode: Literal["gossip"] = "gossip",
     rule: str = "shared",
     every: int | None = None,
     data: str = "same",
@@ -90,9 +114,10 @@ def join(
     width: float = 0.0,
     memory: int = 0,
     example: Any = None,
+    group: int | None = None,
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
-) -> Swarm | Member:
+) -> Swarm | Member | SynchronousSwarm:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
     model      any nn.Module, compiled or wrapped or not: names are compared without a wrapper's
@@ -130,6 +155,13 @@ def join(
     width        how large a subnet, relative to the others'; 0: as this process is fast
     memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
     example      what the model is called with, a small batch will do; None: its first call
+
+    mode="allreduce" trains in step with the peers: before each step the gradient becomes the mean
+    of all (docs/synchronous.md). Returns a `SynchronousSwarm`. Of the above it has run, peers,
+    name, listen, advertise, found, insecure, timing and metrics, and
+
+    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
+    group        with "hierarchical": members in a group (default 4)
     """
     optimizers = optimizers_of(model, optimizer)
     if mode == "ist":
@@ -158,8 +190,9 @@ def join(
             metrics=metrics,
             credentials=_credentials,
         )
-    if mode != "gossip":
-        raise ConfigError(f"mode {mode!r}: expected 'gossip' or 'ist'")
+    if mode not in ("gossip", *RULES_IN_STEP):
+        known = ", ".join(map(repr, ("gossip", "ist", *RULES_IN_STEP)))
+        raise ConfigError(f"mode {mode!r}: expected one of {known}")
     if coordinator is not None:
         raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist'")
     options = GossipOptions(
@@ -183,4 +216,12 @@ def join(
         metrics=metrics,
         credentials=_credentials,
     )
+    if mode == ALLREDUCE:
+        from murmurate.training import allreduce
+
+        if len(optimizers) > 1:
+            raise ConfigError("optimizer: mode 'allreduce' takes one")
+        return allreduce.start(model, optimizers[0], options, group, _transport)
+    if group is not None:
+        raise ConfigError(f"group {group}: only with mode 'allreduce'")
     return start(model, optimizers, options, _transport)

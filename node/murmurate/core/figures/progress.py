@@ -20,6 +20,7 @@ from murmurate.core.values.limits import (
     Few,
     Figure,
     Finite,
+    Line,
     Name,
     Number,
     Octets,
@@ -131,6 +132,8 @@ class Progress(Checked):
     """Somebody said there that the run is over."""
     first_batches: Annotated[tuple[Number, ...], Few(BATCHES_MAX)] = ()
     """What its first batches were, in a number each (`core.figures.same_batches`)."""
+    meeting: Line = ""
+    """Where it waits for others to train in step with it, or trains so; empty: it does not."""
 
 
 class Board:

@@ -130,6 +130,16 @@ WAYS = {
     ),
 }
 
+MEMBERS_ONLY = Way(
+    sends_updates=False,
+    resumes_among_others=False,
+    needs_first_weights=False,
+    kind=_sum,
+    publishing=_plain,
+)
+"""No rule of gossip: members know each other and tell how far they have got, and a first snapshot
+is given; what is trained travels by other means (modes `allreduce` and `hogwild`)."""
+
 
 def data_problem(rule: str, data: str) -> str:
     """What is wrong with this word about the peers' data, for that rule; empty: nothing."""

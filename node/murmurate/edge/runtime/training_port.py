@@ -299,6 +299,23 @@ class TrainingPort:
         with self._state.lock:
             self._telling.done = self._telling.settled = False
 
+    def meet(self, address: str) -> None:
+        """Tell everyone now where I wait for those who train in step with me; empty: nowhere."""
+        with self._state.lock:
+            if self._telling.meeting == address:
+                return
+            self._telling.meeting = address
+            self._telling.soon()
+        self._loop.call(self._tick)
+
+    def meetings(self) -> dict[str, str]:
+        """Members that are not known to be gone, and where each is met; mine included."""
+        state = self._state
+        with state.lock:
+            live = state.peer.membership.live()
+            told = {each.name: each.meeting for each in state.board if each.name in live}
+            return {name: told.get(name, "") for name in live} | {state.name: self._telling.meeting}
+
     def say_goodbye(self) -> None:
         """Say that I leave; and go on until I `may_go`."""
         self.going()

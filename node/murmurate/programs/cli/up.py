@@ -34,6 +34,7 @@ UP_KEYS = {
             "peers_data",
             "rule",
             "mode",
+            "group",
             "topology",
         ),
         *("samples", "seconds", "evaluate_s", "validation"),
@@ -64,6 +65,7 @@ examples:
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
   murmurate up --optimizer adamw --lr 0.002 --warmup 0.05 --schedule cosine
   murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
+  murmurate up --mode allreduce --rule hierarchical --nodes 8 --group 4   in step
   murmurate up --workload my_file.py:Workload       your own model and data
   murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60
 """,

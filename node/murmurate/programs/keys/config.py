@@ -12,6 +12,7 @@ from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
+from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
 from murmurate.core.values.member_half import IST_RULES
@@ -53,7 +54,7 @@ from murmurate.programs.keys.kinds import (
     whole,
 )
 
-MODES = ("gossip", "ist")
+MODES = ("gossip", "ist", *RULES_IN_STEP)
 RULES = tuple(WAYS)
 ROLES = ("peer", "generator")
 
@@ -95,6 +96,7 @@ class TrainConfig:
     peers_data: str | None = None
     rule: str = "shared"
     mode: str = "gossip"
+    group: int | None = None
     topology: str = "full"
     codec: str = "fp32"
     slow_s: float = 0.0
@@ -114,7 +116,7 @@ class TrainConfig:
         """Whether peers' data are the same in kind: not if each has labels of its own."""
         if self.peers_data is not None:
             return self.peers_data
-        parted = self.split == "labels" and "own" in WAYS[self.rule].every
+        parted = self.split == "labels" and self.rule in WAYS and "own" in WAYS[self.rule].every
         return "own" if parted else "same"
 
 
@@ -180,7 +182,13 @@ EVERY_HELP = "local steps in an update (default: 4 with rule shared, 2 with Adam
 PEERS_DATA_HELP = (
     "rule shared: same, or own: each peer's is unlike (default: own if split by labels)"
 )
-RULE_HELP = f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)}"
+IN_STEP = tuple(rules_in_step())
+RULE_HELP = (
+    f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)};"
+    f" --mode allreduce: {', '.join(RULES_IN_STEP['allreduce'])}"
+)
+MODE_HELP = "gossip; ist: a subnet, from a coordinator; allreduce: all in step; hogwild: one memory"
+GROUP_HELP = f"rule hierarchical: members in a group (default {GROUP_SIZE})"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
 WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
@@ -224,8 +232,9 @@ KEYS = (
         EVERY_HELP,
     ),
     Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
-    Key("train", "rule", TEXT, one_of((*RULES, *IST_RULES)), RULE_HELP),
-    Key("train", "mode", TEXT, one_of(MODES), "gossip, or ist: a subnet, from a coordinator"),
+    Key("train", "rule", TEXT, one_of((*RULES, *IST_RULES, *IN_STEP)), RULE_HELP),
+    Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
+    Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
     Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
     Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
@@ -264,6 +273,8 @@ def load(
     found = gather(NODE, file, environment or {}, options or {}, _together)
     if "shard" in found["train"]:
         found["train"]["shard"] = found["train"]["shard"].of(found["node"].get("name", ""))
+    if (rules := RULES_IN_STEP.get(found["train"].get("mode", ""))) is not None:
+        found["train"].setdefault("rule", rules[0])
     return Config(
         node=NodeConfig(**found["node"]),
         train=TrainConfig(**found["train"]),
@@ -312,6 +323,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
     found += _subnets(values, given)
+    found += _in_step(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
     if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
@@ -412,6 +424,32 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
         found = {path: said for path, said in found.items() if path in values}
         if coordinator is None and not _failed("ist.coordinator", values, given):
             found["ist.coordinator"] = "where it is, such as 10.0.0.5:7100: mode ist needs one"
+    problems = []
+    for path, accepted in found.items():
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
+    return problems
+
+
+def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What a mode in which all train in step, or in one memory, has not, and what only it has."""
+    mode, rule = values.get("train.mode", "gossip"), values.get("train.rule")
+    found: dict[str, str] = {}
+    if mode in RULES_IN_STEP:
+        rules = RULES_IN_STEP[mode]
+        if rule is not None and rule not in rules:
+            found["train.rule"] = f"{' or '.join(rules)} with mode {mode}"
+        no = f"none with mode {mode}"
+        absent = ("train.every", "train.peers_data", "train.generator", "checkpoint.dir")
+        found |= {path: no for path in (*absent, "report.audit") if path in values}
+        for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
+            if values.get(path, only) != only:
+                found[path] = f"{only} with mode {mode}"
+    elif rule in IN_STEP:
+        whose = next(mode for mode, rules in RULES_IN_STEP.items() if rule in rules)
+        found["train.rule"] = f"only with mode {whose}; {mode} has others"
+    if "train.group" in values and rule != "hierarchical":
+        found["train.group"] = "only with mode allreduce and rule hierarchical"
     problems = []
     for path, accepted in found.items():
         place, value = given.get(path, Given("default", values.get(path)))

@@ -16,12 +16,13 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from murmurate.core.figures.training_loss import TrainingLoss
+from murmurate.core.synchronous.rules import ALLREDUCE
 from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
@@ -43,8 +44,11 @@ if TYPE_CHECKING:
     from murmurate.training.feed import Feed
     from murmurate.training.recipes import RateSchedule
     from murmurate.training.swarm import Swarm
+    from murmurate.training.synchronous import SynchronousSwarm
     from murmurate.workloads import DataShare, Workload
     from murmurate.workloads.growing import GrowingBatches
+
+    Session = Swarm | SynchronousSwarm
 
 LOOK_S = 0.02
 """Between two looks at the budget and the launcher."""
@@ -119,7 +123,6 @@ class _Node:
         """Load everything, join the others, train."""
         import torch  # 2 to 3 s: everything that can be wrong without it has been checked
 
-        import murmurate
         from murmurate import workloads
         from murmurate.training.recipes import RateSchedule
         from murmurate.workloads.growing import GrowingBatches, batches_of
@@ -173,28 +176,7 @@ class _Node:
             if line is None:
                 return
             peers = tuple(line.replace(",", " ").split())
-        swarm = murmurate.join(
-            model,
-            optimizer,
-            run=node.run,
-            peers=peers,
-            name=node.name,
-            listen=node.listen,
-            advertise=node.advertise,
-            rule=train.rule,
-            mode=train.mode,
-            every=train.every,
-            data=train.data_of_peers,
-            topology=train.topology,
-            codec=train.codec,
-            found=node.found,
-            insecure=node.insecure,
-            checkpoint=self.config.checkpoint.dir,
-            checkpoint_s=self.config.checkpoint.every_s,
-            seed=node.seed,
-            metrics=self.config.metrics.listen,
-            _credentials=own_credentials(),
-        )
+        swarm = self._join(model, optimizer, peers)
         with swarm:
             self.stop.told = swarm.going
             self.stop.training = True
@@ -222,7 +204,41 @@ class _Node:
             self.train(swarm, workload, model, optimizer, batches)
             self.end(swarm, workload, model)
 
-    def wait_for_start(self, swarm: Swarm) -> None:
+    def _join(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, peers: Sequence[str]
+    ) -> Session:
+        import murmurate
+
+        node, train = self.config.node, self.config.train
+        common: dict[str, Any] = {
+            "run": node.run,
+            "peers": peers,
+            "name": node.name,
+            "listen": node.listen,
+            "advertise": node.advertise,
+            "rule": train.rule,
+            "found": node.found,
+            "insecure": node.insecure,
+            "seed": node.seed,
+            "metrics": self.config.metrics.listen,
+            "_credentials": own_credentials(),
+        }
+        if train.mode == ALLREDUCE:
+            return murmurate.join(model, optimizer, mode="allreduce", group=train.group, **common)
+        return murmurate.join(
+            model,
+            optimizer,
+            mode="gossip",
+            every=train.every,
+            data=train.data_of_peers,
+            topology=train.topology,
+            codec=train.codec,
+            checkpoint=self.config.checkpoint.dir,
+            checkpoint_s=self.config.checkpoint.every_s,
+            **common,
+        )
+
+    def wait_for_start(self, swarm: Session) -> None:
         """With a launcher: say when all have spoken to me, and fold in what comes until it says go.
 
         Dialling takes a second once every core is training, so nobody trains before."""
@@ -251,7 +267,7 @@ class _Node:
 
     def train(
         self,
-        swarm: Swarm,
+        swarm: Session,
         workload: Workload,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -300,7 +316,7 @@ class _Node:
                 self.evaluate(swarm, workload, model, validation=self.validates)
                 evaluations.took(now, time.monotonic())
 
-    def follow_recipe(self, swarm: Swarm, trained_s: float) -> None:
+    def follow_recipe(self, swarm: Session, trained_s: float) -> None:
         """Rate and batch size of the part of the budget that the whole swarm has spent."""
         train = self.config.train
         if self.rates is None or not train.recipe.changes:
@@ -321,7 +337,12 @@ class _Node:
         return self.config.train.validation is not None
 
     def evaluate(
-        self, swarm: Swarm, workload: Workload, model: torch.nn.Module, *, validation: bool = False
+        self,
+        swarm: Session,
+        workload: Workload,
+        model: torch.nn.Module,
+        *,
+        validation: bool = False,
     ) -> None:
         """The model as it is now; training does not notice (`workloads.measuring`)."""
         from murmurate.workloads.measuring import measured
@@ -336,15 +357,17 @@ class _Node:
         told["loss"] = report.number(progress.loss)
         self.emit("evaluated", at=began, samples=progress.samples, **told)
 
-    def keep_point(self, swarm: Swarm) -> None:
+    def keep_point(self, swarm: Session) -> None:
         assert self.trajectory is not None
         self.trajectory.take(time.monotonic(), swarm.progress().samples, swarm.weights().numpy())
 
-    def fed(self, swarm: Swarm) -> Iterator[tuple[torch.Tensor, ...]]:
+    def fed(self, swarm: Session) -> Iterator[tuple[torch.Tensor, ...]]:
         """Batches from the generator, until it says that all are consumed."""
         from murmurate.training.feed import Feed
+        from murmurate.training.swarm import Swarm
 
         assert self.generator is not None
+        assert isinstance(swarm, Swarm)
         self.feed = feed = Feed(swarm, self.generator, audit=self.config.report.audit)
         tell_at = _grid(time.monotonic())
 
@@ -362,7 +385,7 @@ class _Node:
             yield batch
         self.stop.reason = self.stop.reason or "generator"
 
-    def _end_when_over(self, swarm: Swarm, trained_s: float) -> None:
+    def _end_when_over(self, swarm: Session, trained_s: float) -> None:
         seconds = self.config.train.seconds
         if self.stop.reason:
             pass  # a signal came first
@@ -373,7 +396,7 @@ class _Node:
         elif self.launcher is not None and self.launcher.gone:
             self.stop.reason = "the launcher is gone"
 
-    def _spent(self, swarm: Swarm, budget: int) -> bool:
+    def _spent(self, swarm: Session, budget: int) -> bool:
         """Whether the swarm has trained on that many. Where it probably has, by what the others
         make in a second, this node waits for their next word instead of training beyond it."""
         own, others = swarm.samples_of[swarm.name], self._others(swarm)
@@ -392,7 +415,7 @@ class _Node:
         self.waited_s += time.monotonic() - now
         return not self.stop.reason and swarm.samples >= budget
 
-    def _others(self, swarm: Swarm) -> list[Progress]:
+    def _others(self, swarm: Session) -> list[Progress]:
         return [each for each in swarm.board if each.name != swarm.name]
 
     def _sleep(self, seconds: float) -> None:
@@ -400,7 +423,7 @@ class _Node:
         while (left := until - time.monotonic()) > 0 and not self.stop.reason:
             time.sleep(min(left, NAP_S))
 
-    def end(self, swarm: Swarm, workload: Workload, model: torch.nn.Module) -> None:
+    def end(self, swarm: Session, workload: Workload, model: torch.nn.Module) -> None:
         """All that was made reaches the others; then what it came to."""
         swarm.log(loss=self.loss.mean())
         self.tell("progress", swarm)
@@ -434,7 +457,7 @@ class _Node:
         if settled:
             swarm.leave(LEAVE_S)
 
-    def about(self, swarm: Swarm) -> dict[str, str]:
+    def about(self, swarm: Session) -> dict[str, str]:
         """What one must know to put this node's weights back into a model."""
         train = self.config.train
         words = {"name": swarm.name, "workload": train.workload, "schema": swarm.schema}
@@ -444,7 +467,7 @@ class _Node:
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def row(self, swarm: Swarm) -> report.Json:
+    def row(self, swarm: Session) -> report.Json:
         progress = swarm.progress()
         row = report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
         row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
@@ -452,7 +475,7 @@ class _Node:
         row["warnings"] = report.warnings_json(swarm.warnings)  # also those that are over
         return row
 
-    def tell(self, event: str, swarm: Swarm, **more: object) -> None:
+    def tell(self, event: str, swarm: Session, **more: object) -> None:
         if not self.events:
             return
         more |= {"at": time.monotonic(), "node": self.row(swarm)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from murmurate.training.swarm import Swarm
+    from murmurate.training.run_view import RunView
 
 FIRST_S, MOST_S = 2.0, 60.0
 """The first line comes soon, each next one twice as late, until they are a minute apart."""
@@ -31,7 +31,7 @@ class ProgressLines:
         self._at = now + self._every_s
         return True
 
-    def look(self, now: float, swarm: Swarm, budget: int | None) -> None:
+    def look(self, now: float, swarm: RunView, budget: int | None) -> None:
         """Say how far the swarm is, if it is time to."""
         if self.due(now):
             mine = swarm.progress()
@@ -48,7 +48,7 @@ class ProgressLines:
             )
 
 
-def alive(swarm: Swarm) -> set[str]:
+def alive(swarm: RunView) -> set[str]:
     """The names of those who are there, this node's included."""
     return {name for name, state in swarm.members.items() if state == "alive"}
 

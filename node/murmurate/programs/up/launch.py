@@ -11,6 +11,12 @@ from typing import NamedTuple
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import mixes_weights
+from murmurate.core.synchronous.rules import (
+    GROUP_SIZE,
+    HIERARCHICAL,
+    RULES_IN_STEP,
+    group_problem,
+)
 from murmurate.core.values.member_half import IST_RULES
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
@@ -149,12 +155,17 @@ def plan(
     for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
         if given and not ist:
             problems.append(f"{option}: only with --mode ist")
+    in_step = config.train.mode in RULES_IN_STEP
+    if config.train.rule == HIERARCHICAL and (
+        what := group_problem(nodes, config.train.group or GROUP_SIZE)
+    ):
+        problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
     for option, here in (
         ("--generator", generator),
-        ("--trajectory", trajectory),
+        ("--trajectory", trajectory and ist),
         ("--codec", codec),
     ):
-        if here and ist:
+        if here and (ist or in_step):
             problems.append(f"{option}: only with --mode gossip")
     if problems:
         raise ConfigError("\n".join(problems))
@@ -220,6 +231,7 @@ def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
         "--peers-data": train.peers_data,
         "--rule": train.rule,
         "--mode": train.mode,
+        "--group": train.group,
         "--topology": train.topology,
         "--codec": plan.codecs.get(name, train.codec),
         "--slow-s": plan.slow_s.get(name, train.slow_s),
