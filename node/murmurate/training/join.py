@@ -25,7 +25,7 @@ def join(
     optimizer: torch.optim.Optimizer,
     *,
     run: str,
-    mode: Literal["ist"],
+    mode: Literal["ist", "hub"],
     coordinator: str,
     name: str | None = None,
     width: float = 0.0,
@@ -127,14 +127,20 @@ def join(
     width        how large a subnet, relative to the others'; 0: as this process is fast
     memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
     example      what the model is called with, a small batch will do; None: its first call
+
+    mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
+    calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
+    besides run, name and metrics it takes `coordinator`.
     """
-    if mode == "ist":
+    if mode in ("ist", "hub"):
         others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
         for key, (value, default) in others.items():
             if value != default:
-                raise ConfigError(f"{key} {value!r}: mode 'ist' has none, the coordinator does")
+                raise ConfigError(f"{key} {value!r}: mode {mode!r} has none, the coordinator does")
         if coordinator is None:
-            raise ConfigError("coordinator: mode 'ist' needs its address")
+            raise ConfigError(f"coordinator: mode {mode!r} needs its address")
+        if mode == "hub" and (width or memory or example is not None):
+            raise ConfigError("width, memory, example: only with mode 'ist', which deals subnets")
         from murmurate.training.member import (
             Member,  # and all of its partitions: 80 ms for who needs none
         )
@@ -150,12 +156,13 @@ def join(
             example=example,
             join_timeout_s=join_timeout_s,
             metrics=metrics,
+            mode=mode,
             credentials=_credentials,
         )
     if mode != "gossip":
-        raise ConfigError(f"mode {mode!r}: expected 'gossip' or 'ist'")
+        raise ConfigError(f"mode {mode!r}: expected 'gossip', 'ist' or 'hub'")
     if coordinator is not None:
-        raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist'")
+        raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist' or 'hub'")
     options = GossipOptions(
         run=run,
         peers=peers,

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from murmurate.core.gossip.ways import mixes_weights
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
     DONE,
@@ -340,10 +341,10 @@ class UpRun:
 
 
 def _kind(plan: UpPlan) -> type[UpRun]:
-    if plan.config.train.mode == "ist":
-        from murmurate.programs.up.subnets import UpIst
+    if plan.config.train.mode in RULES_OF:
+        from murmurate.programs.up.subnets import UpCentred
 
-        return UpIst
+        return UpCentred
     return UpRun
 
 
