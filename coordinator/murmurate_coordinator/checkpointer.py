@@ -37,11 +37,12 @@ class CoordinatorKeeper:
         run: str,
         rule: str,
         structure: str,
+        mode: str = "ist",
         tied: Mapping[str, str],
     ) -> None:
         """Take the folder and look what is there; CheckpointError: it is not for this run."""
         self.restored: SavedSolver | None = None
-        self._is = {"kind": KIND, "run": run, "rule": rule, "structure": structure}
+        self._is = {"kind": KIND, "run": run, "mode": mode, "rule": rule, "structure": structure}
         self._tied = tied
         self.checkpoints = CheckpointFiles(path, every_s)
         self.folder = self.checkpoints.folder
@@ -70,10 +71,11 @@ class CoordinatorKeeper:
                 f"{path}: written by a later murmurate (format {about['format']}, this one reads"
                 f" {FORMAT})"
             )
-        for what in ("run", "rule"):
-            if about[what] != self._is[what]:
+        for what in ("run", "mode", "rule"):
+            had = about.get(what, "ist") if what == "mode" else about[what]  # older ones say none
+            if had != self._is[what]:
                 raise CheckpointError(
-                    f"{path}: of {what} {about[what]!r}, this coordinator has {self._is[what]!r}"
+                    f"{path}: of {what} {had!r}, this coordinator has {self._is[what]!r}"
                 )
         if about["structure"] != self._is["structure"]:
             raise CheckpointError(f"{path}: of another model")

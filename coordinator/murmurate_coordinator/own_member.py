@@ -65,7 +65,7 @@ class OwnMember:
 def command(config: CoordinatorConfig) -> list[str]:
     it, train = config.coordinator, config.train
     options = {
-        "--mode": "ist",
+        "--mode": train.mode,
         "--coordinator": "-",
         "--peers": "-",
         "--name": NAME,

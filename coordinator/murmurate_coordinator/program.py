@@ -18,6 +18,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 
 from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.sources import Keeping
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.http import Pages
 from murmurate.edge.net.subnet_values import structure_digest
 from murmurate.edge.runtime.malloc import keep_memory
@@ -120,13 +122,20 @@ class CoordinatorProgram:
         """New, or as the last checkpoint says."""
         it, train, kept = self.config.coordinator, self.config.train, self.config.checkpoint
         rng = np.random.default_rng(it.seed)
-        settings: dict[str, Any] = {"steps": train.every, "founders": it.founders}
+        rules = RULES_OF[train.mode]
+        settings: dict[str, Any] = {
+            "steps": train.every or (1 if rules[train.rule].central else 10),
+            "founders": it.founders,
+            "mode": train.mode,
+            "settings": replace(self.config.hub, lr=self.whole.workload.lr),
+        }
         saved: SavedSolver | None = None
         if kept.dir is not None:
             self.keeper = CoordinatorKeeper(
                 kept.dir,
                 every_s=kept.every_s,
                 run=it.run,
+                mode=train.mode,
                 rule=train.rule,
                 structure=structure_digest(self.whole.structure).hex(),
                 tied=self.whole.tied,
@@ -310,6 +319,7 @@ class CoordinatorProgram:
         wall_s = self.trained_s(time.monotonic())
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
+        self.around.more = await service.own(centre.solver.more)
         self.around.loss = await service.own(lambda: figures.read(centre, self._around()).loss)
         await service.own(centre.stop, reason)
         until = time.monotonic() + LAST_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.cli.options import (
     Commands,
     command,
@@ -95,7 +96,7 @@ def up_virtual(arguments: argparse.Namespace) -> int:
     from murmurate.study.virtual import command as virtual
 
     options = given(arguments)
-    if options.get("train.mode") == "ist":
+    if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
         options.setdefault("train.rule", "async")
     config = load(None, {}, options)

@@ -10,6 +10,7 @@ import torch
 
 from murmurate.core.membership.timing import Timing
 from murmurate.core.synchronous.rules import ALLREDUCE, RULES_IN_STEP
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
@@ -28,7 +29,7 @@ def join(
     optimizer: torch.optim.Optimizer,
     *,
     run: str,
-    mode: Literal["ist"],
+    mode: Literal["ist", "hub"],
     coordinator: str,
     name: str | None = None,
     width: float = 0.0,
@@ -162,17 +163,23 @@ def join(
 
     rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
     group        with "hierarchical": members in a group (default 4)
+
+    mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
+    calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
+    besides run, name and metrics it takes `coordinator`.
     """
     optimizers = optimizers_of(model, optimizer)
-    if mode == "ist":
+    if mode in ("ist", "hub"):
         others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
         for key, (value, default) in others.items():
             if value != default:
-                raise ConfigError(f"{key} {value!r}: mode 'ist' has none, the coordinator does")
+                raise ConfigError(f"{key} {value!r}: mode {mode!r} has none, the coordinator does")
         if len(optimizers) > 1:
-            raise ConfigError("optimizer: mode 'ist' takes one, which sees the subnet's parameters")
+            raise ConfigError(f"optimizer: mode {mode!r} takes one")
         if coordinator is None:
-            raise ConfigError("coordinator: mode 'ist' needs its address")
+            raise ConfigError(f"coordinator: mode {mode!r} needs its address")
+        if mode == "hub" and (width or memory or example is not None):
+            raise ConfigError("width, memory, example: only with mode 'ist', which deals subnets")
         from murmurate.training.member import (
             Member,  # and all of its partitions: 80 ms for who needs none
         )
@@ -188,13 +195,14 @@ def join(
             example=example,
             join_timeout_s=join_timeout_s,
             metrics=metrics,
+            mode=mode,
             credentials=_credentials,
         )
     if mode not in ("gossip", *RULES_IN_STEP):
-        known = ", ".join(map(repr, ("gossip", "ist", *RULES_IN_STEP)))
+        known = ", ".join(map(repr, ("gossip", *RULES_OF, *RULES_IN_STEP)))
         raise ConfigError(f"mode {mode!r}: expected one of {known}")
     if coordinator is not None:
-        raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist'")
+        raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist' or 'hub'")
     options = GossipOptions(
         run=run,
         peers=peers,

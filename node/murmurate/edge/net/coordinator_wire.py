@@ -56,6 +56,8 @@ class WorkHello:
     lease: Number = 0
     """The one I am training; 0: none."""
     lease_version: Number = 0
+    mode: Line = "ist"
+    """Empty: ist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,10 @@ class WorkWelcome:
     lease_holds: bool = False
     lease_version: Number = 0
     plan: Number = 0
+    mode: Line = "ist"
+    """Empty: ist."""
+    pipelined: bool = False
+    """Mode hub: nobody waits for an answer, and weights come whenever there are newer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,8 @@ class Give:
     plan: Ordinal
     lease: Ordinal
     version: Number
-    held: Annotated[bytes, Octets(1, HELD_BYTES_MAX)]
+    held: Annotated[bytes, Octets(0, HELD_BYTES_MAX)]
+    """Empty: a whole model, of which nothing is dealt."""
     value_bytes: ValueBytes
 
 

@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import Commands, add_keys, command, given, positive
 from murmurate.programs.keys.config import KEYS, load
+from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import STDIN
 
 VIRTUAL = "murmurate.up"
@@ -40,6 +42,7 @@ UP_KEYS = {
         *("samples", "seconds", "evaluate_s", "validation"),
     ),
     "ist": ("memory",),
+    "hub": tuple(key.name for key in HUB_KEYS),
     "checkpoint": ("dir", "every_s"),
     "metrics": ("listen",),
     "report": ("path",),
@@ -65,6 +68,7 @@ examples:
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
   murmurate up --optimizer adamw --lr 0.002 --warmup 0.05 --schedule cosine
   murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
+  murmurate up --mode hub --rule async --nodes 4                       a hub (docs/hub.md)
   murmurate up --mode allreduce --rule hierarchical --nodes 8 --group 4   in step
   murmurate up --workload my_file.py:Workload       your own model and data
   murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60
@@ -164,7 +168,7 @@ def _run(arguments: argparse.Namespace) -> int:
             " a real node"
         )
     options = given(arguments)
-    if options.get("train.mode") == "ist":
+    if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
     workloads.check(config.train.workload, config.train.data)

@@ -7,7 +7,7 @@ reference are made; how values are found and refused is `programs.keys.gather`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
@@ -15,10 +15,12 @@ from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
 from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
-from murmurate.core.values.member_half import IST_RULES
+from murmurate.core.values.hub_settings import problems as hub_problems
+from murmurate.core.values.member_half import HUB_RULES, IST_RULES, RULES_OF
 from murmurate.core.values.recipe import OPTIMIZERS, Recipe, Schedule, problems
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
+from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import (
     ADDRESS,
     FILE,
@@ -54,8 +56,9 @@ from murmurate.programs.keys.kinds import (
     whole,
 )
 
-MODES = ("gossip", "ist", *RULES_IN_STEP)
+MODES = ("gossip", *RULES_OF, *RULES_IN_STEP)
 RULES = tuple(WAYS)
+ALL_RULES = tuple(dict.fromkeys((*RULES, *IST_RULES, *HUB_RULES, *rules_in_step())))
 ROLES = ("peer", "generator")
 
 
@@ -130,6 +133,27 @@ class IstConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """What the hub is told that `up` starts. None: its rule decides."""
+
+    protocol: str | None = None
+    gradients: int | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    dc_lambda: float | None = None
+    dc_adaptive: bool | None = None
+    slack: float | None = None
+    power: float | None = None
+    alpha: float | None = None
+    pull: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """Where this node keeps what it is, and how often."""
 
@@ -161,6 +185,7 @@ class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     ist: IstConfig = field(default_factory=IstConfig)
+    hub: HubConfig = field(default_factory=HubConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -185,9 +210,13 @@ PEERS_DATA_HELP = (
 IN_STEP = tuple(rules_in_step())
 RULE_HELP = (
     f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)};"
+    f" --mode hub: {', '.join(HUB_RULES)};"
     f" --mode allreduce: {', '.join(RULES_IN_STEP['allreduce'])}"
 )
-MODE_HELP = "gossip; ist: a subnet, from a coordinator; allreduce: all in step; hogwild: one memory"
+MODE_HELP = (
+    "gossip; ist: a subnet, from a coordinator; hub: the whole model, from a hub;"
+    " allreduce: all in step; hogwild: one memory"
+)
 GROUP_HELP = f"rule hierarchical: members in a group (default {GROUP_SIZE})"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
@@ -232,7 +261,7 @@ KEYS = (
         EVERY_HELP,
     ),
     Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
-    Key("train", "rule", TEXT, one_of((*RULES, *IST_RULES, *IN_STEP)), RULE_HELP),
+    Key("train", "rule", TEXT, one_of(ALL_RULES), RULE_HELP),
     Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
     Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
@@ -243,9 +272,10 @@ KEYS = (
     Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
     Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
     Key("train", "validation", NUMBER, is_part, VALIDATION_HELP),
-    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist: where the coordinator is"),
+    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist, hub: where the coordinator is"),
     Key("ist", "width", NUMBER, number(0, above=True), WIDTH_HELP),
     Key("ist", "memory", SIZE, is_size, MEMORY_HELP),
+    *HUB_KEYS,
     Key("checkpoint", "dir", FOLDER, is_folder, "a folder of its own; goes on from what is there"),
     Key("checkpoint", "every_s", NUMBER, number(0, above=True), "seconds between two (default 30)"),
     Key("metrics", "listen", ADDRESS, is_address, "serve /metrics, probes and a page there"),
@@ -279,6 +309,7 @@ def load(
         node=NodeConfig(**found["node"]),
         train=TrainConfig(**found["train"]),
         ist=IstConfig(**found["ist"]),
+        hub=HubConfig(**found["hub"]),
         checkpoint=CheckpointConfig(**found["checkpoint"]),
         metrics=MetricsConfig(**found["metrics"]),
         report=ReportConfig(**found["report"]),
@@ -393,23 +424,34 @@ def listening(
 
 
 def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    """What mode ist needs, and what only the other mode can use."""
-    coordinator = values.get("ist.coordinator")
+    """What modes with a coordinator need, and what only another mode can use."""
+    coordinator, mode = values.get("ist.coordinator"), values.get("train.mode", "gossip")
+    rules, rule = RULES_OF.get(mode), values.get("train.rule")
     found: dict[str, str] = {}
-    if values.get("train.mode") != "ist":
-        found |= {path: "only with mode ist" for path in values if path.startswith("ist.")}
-        if values.get("train.rule") in IST_RULES:
+    if rules is None:
+        found |= {path: "only with mode ist or hub" for path in values if path.startswith("ist.")}
+        found |= {path: "only with mode hub" for path in values if path.startswith("hub.")}
+        if rule is not None and rule not in RULES:
             found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
     else:
-        whose = "none with mode ist: it is the coordinator's"
+        whose = f"none with mode {mode}: it is the coordinator's"
         train = ("train.rule", "train.every", "train.samples", "train.evaluate_s")
-        paths = (*train, "checkpoint.dir", "report.weights")
+        paths = (*train, "checkpoint.dir", "report.weights", *(k.path for k in HUB_KEYS))
+        if mode != "hub":
+            found |= {key.path: "only with mode hub" for key in HUB_KEYS}
+            paths = paths[: -len(HUB_KEYS)]
+        else:
+            found |= dict.fromkeys(("ist.width", "ist.memory"), "only with mode ist")
         if coordinator != STDIN:  # else it is for the launcher, which starts the coordinator too
             found |= dict.fromkeys(paths, whose)
-        if values.get("train.rule") in RULES:
-            found["train.rule"] = f"{', '.join(IST_RULES)} with mode ist"
+        elif mode == "hub" and (rule or "async") in rules:
+            said = {p.removeprefix("hub."): v for p, v in values.items() if p.startswith("hub.")}
+            wrong = hub_problems(rule or "async", said, None)
+            found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
+        if rule is not None and rule not in rules:
+            found["train.rule"] = f"{', '.join(rules)} with mode {mode}"
         if values.get("node.peers") != (STDIN,):
-            found["node.peers"] = "none with mode ist: only the coordinator is spoken to"
+            found["node.peers"] = f"none with mode {mode}: only the coordinator is spoken to"
         others = (
             "train.generator",
             "train.codec",
@@ -423,7 +465,7 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
         found |= dict.fromkeys(others, "only with mode gossip")
         found = {path: said for path, said in found.items() if path in values}
         if coordinator is None and not _failed("ist.coordinator", values, given):
-            found["ist.coordinator"] = "where it is, such as 10.0.0.5:7100: mode ist needs one"
+            found["ist.coordinator"] = f"where it is, such as 10.0.0.5:7100: mode {mode} needs one"
     problems = []
     for path, accepted in found.items():
         place, value = given.get(path, Given("default", values.get(path)))

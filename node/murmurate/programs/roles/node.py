@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.synchronous.rules import ALLREDUCE
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
@@ -110,7 +111,7 @@ class _Node:
         # Until all is loaded nothing is garbage; looking for it takes 13 % of a start (measured).
         gc.disable()
         try:
-            if self.config.train.mode == "ist":
+            if self.config.train.mode in RULES_OF:
                 from murmurate.programs.roles import subnet_member
 
                 subnet_member.train(self)

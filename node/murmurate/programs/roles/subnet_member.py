@@ -1,6 +1,7 @@
-"""`murmurate node --mode ist`: trains subnets of a model until the coordinator says stop.
+"""`murmurate node --mode ist` or `hub`: trains for a coordinator until it says stop.
 
-The whole model is never here: it is made on the meta device, which has shapes and no values.
+Mode ist: the whole model is never here; it is made on the meta device, which has shapes and no
+values. Mode hub: it is, and its weights are the hub's.
 """
 
 from __future__ import annotations
@@ -92,9 +93,10 @@ class _Subnets:
             node.seed,
             workload.batch_size,
         )
-        model = _hollow(workload)
+        ours = train.mode == "hub"
+        model = workload.model() if ours else _hollow(workload)
         optimizer = workload.optimizer(model)
-        example = example_of(workload, model)
+        example = None if ours else example_of(workload, model)
         batches = rounds(workload, share, self._say, again=lambda: True)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         self.program.emit("ready", samples=workload.samples)
@@ -118,6 +120,7 @@ class _Subnets:
                 example=example,
                 metrics=self.config.metrics.listen,
                 idle=self._idle,
+                mode=train.mode,
                 credentials=own_credentials(),
             )
         except PeerUnavailable:
@@ -130,7 +133,8 @@ class _Subnets:
             self.program.emit("listening", name=member.name, address="", metrics=page)
             if not self.program.events:
                 more = f", figures at http://{page}/metrics" if page is not None else ""
-                self._say(f"{member.name} trains {member.share:.1%} of the model{more}")
+                what = f"by rule {member.rule}" if ours else f"{member.share:.1%} of the model"
+                self._say(f"{member.name} trains {what}{more}")
             gc.collect()
             gc.freeze()
             gc.enable()

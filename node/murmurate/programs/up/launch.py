@@ -17,7 +17,8 @@ from murmurate.core.synchronous.rules import (
     RULES_IN_STEP,
     group_problem,
 )
-from murmurate.core.values.member_half import IST_RULES
+from murmurate.core.values.hub_settings import problems as hub_problems
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config, TrainConfig
@@ -49,13 +50,9 @@ class UpPlan:
     """Keep weights now and then, in a folder beside the report."""
 
     @property
-    def ist(self) -> bool:
-        return self.config.train.mode == "ist"
-
-    @property
     def rule(self) -> str:
-        rule = self.config.train.rule
-        return "async" if self.ist and rule not in IST_RULES else rule
+        mode, rule = self.config.train.mode, self.config.train.rule
+        return "async" if mode in RULES_OF and rule not in RULES_OF[mode] else rule
 
     @property
     def names(self) -> list[str]:
@@ -118,8 +115,9 @@ def plan(
     kills: list[Kill] = []
     slow_s: dict[str, float] = {}
     codecs: dict[str, str] = {}
-    ist = config.train.mode == "ist"
-    others = [GENERATOR] if generator else [COORDINATOR] if ist else []
+    mode = config.train.mode
+    centred = mode in RULES_OF
+    others = [GENERATOR] if generator else [COORDINATOR] if centred else []
     for text in kill:
         try:
             kills.append(parse_kill(text, [*names, *others]))
@@ -153,19 +151,22 @@ def plan(
     except ConfigError as error:
         problems.append(str(error))
     for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
-        if given and not ist:
+        if given and mode != "ist":
             problems.append(f"{option}: only with --mode ist")
     in_step = config.train.mode in RULES_IN_STEP
     if config.train.rule == HIERARCHICAL and (
         what := group_problem(nodes, config.train.group or GROUP_SIZE)
     ):
         problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
+    if mode == "hub":
+        wrong = hub_problems(UpPlan(config=config).rule, config.hub.given, nodes)
+        problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
     for option, here in (
         ("--generator", generator),
-        ("--trajectory", trajectory and ist),
+        ("--trajectory", trajectory and centred),
         ("--codec", codec),
     ):
-        if here and (ist or in_step):
+        if here and (centred or in_step):
             problems.append(f"{option}: only with --mode gossip")
     if problems:
         raise ConfigError("\n".join(problems))
@@ -278,8 +279,13 @@ def generator_command(plan: UpPlan) -> list[str]:
     )
 
 
+def hub_option(name: str) -> str:
+    """As it stands on the command line."""
+    return "--hub-" + name.replace("_", "-")
+
+
 def member_command(plan: UpPlan, number: int) -> list[str]:
-    """How a member of independent subnet training is started."""
+    """How a member of a coordinator is started."""
     node, train = plan.config.node, plan.config.train
     name = plan.names[number]
     return _node(
@@ -287,7 +293,7 @@ def member_command(plan: UpPlan, number: int) -> list[str]:
             "--name": name,
             "--run": node.run,
             "--peers": "-",
-            "--mode": "ist",
+            "--mode": train.mode,
             "--coordinator": "-",
             "--width": plan.widths[number] if plan.widths else None,
             "--memory": plan.config.ist.memory or None,
@@ -313,6 +319,7 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
         "--run": node.run,
         "--listen": listen,
         "--founders": plan.nodes,
+        "--mode": train.mode,
         "--seed": node.seed,
         "--workload": train.workload,
         "--data": train.data,
@@ -328,6 +335,8 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
         "--checkpoint-every-s": kept.every_s if kept.dir else None,
         "--metrics": metrics_listen(plan.config.metrics.listen, 0),
     }
+    for name, value in plan.config.hub.given.items():
+        given[hub_option(name)] = str(value).lower() if isinstance(value, bool) else value
     return _process(COORDINATOR, given)
 
 

@@ -1,4 +1,4 @@
-"""`murmurate up --mode ist`: a coordinator and members of unequal widths, as real processes.
+"""`murmurate up --mode ist` or `hub`: a coordinator and its members, as real processes.
 
 The coordinator decides who trains what and when it is over; the launcher tells members where it is,
 shows how they do, and does to them what was asked for.
@@ -20,7 +20,7 @@ AGAIN_MAX = 3
 """A coordinator with checkpoints that was killed is started again so often."""
 
 
-class UpIst(UpRun):
+class UpCentred(UpRun):
     """`children` has the coordinator in front."""
 
     def __init__(self, plan: UpPlan, view: LiveView, folder: Path) -> None:
@@ -147,6 +147,8 @@ class UpIst(UpRun):
         scene = super()._scene()
         if scene.note or "plan" not in row:
             return scene
+        if self.plan.config.train.mode == "hub":
+            return scene.with_note(f"version {row['plan'] - 1:,}, {row['pushes']:,} pushes")
         covered = row["coverage"].values()
         least = f", {min(covered):.0%} covered" if covered else ""
         return scene.with_note(f"plan {row['plan']}{least}, {row['pushes']:,} pushes")
@@ -170,7 +172,7 @@ class UpIst(UpRun):
             whole = report.assemble(
                 {
                     "run": node.run,
-                    "mode": "ist",
+                    "mode": train.mode,
                     "rule": self.plan.rule,
                     "workload": train.workload,
                     "seed": node.seed,

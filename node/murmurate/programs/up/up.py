@@ -19,6 +19,7 @@ from pathlib import Path
 
 from murmurate.core.gossip.ways import WAYS, mixes_weights
 from murmurate.core.synchronous.rules import ALLREDUCE
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
     DONE,
@@ -343,10 +344,10 @@ class UpRun:
 
 
 def _kind(plan: UpPlan) -> type[UpRun]:
-    if plan.config.train.mode == "ist":
-        from murmurate.programs.up.subnets import UpIst
+    if plan.config.train.mode in RULES_OF:
+        from murmurate.programs.up.subnets import UpCentred
 
-        return UpIst
+        return UpCentred
     return UpRun
 
 
