@@ -104,6 +104,8 @@ def up_virtual(arguments: argparse.Namespace) -> int:
             arguments.nodes,
             config,
             speed=arguments.speed,
+            step=arguments.step_s,
+            fold=arguments.fold_s,
             delay=arguments.delay_s,
             link=arguments.link_bytes_s,
             join=arguments.join,

@@ -110,7 +110,20 @@ examples:
         metavar="[NAME=]STEPS",
         action="append",
         default=[],
-        help="with --virtual: steps a node makes in a virtual second (default 1); again for more",
+        help="with --virtual: how fast a node is (default 1: a step a second, if --step-s does not"
+        " say otherwise); again for more",
+    )
+    up.add_argument(
+        "--step-s",
+        metavar="A[+B]",
+        help="with --virtual: seconds of a step at speed 1, and for each sample of its batch more;"
+        " measured: as on this machine (default 1)",
+    )
+    up.add_argument(
+        "--fold-s",
+        metavar="S",
+        help="with --virtual: seconds at speed 1 for each update that is folded in, or measured"
+        " (default 0)",
     )
     up.add_argument(
         "--delay-s",
@@ -148,10 +161,11 @@ def _run(arguments: argparse.Namespace) -> int:
         run: Callable[[argparse.Namespace], int] = found.load()
         return run(arguments)
     virtual = (*arguments.speed, *arguments.delay_s, *arguments.link_bytes_s)
-    if virtual or arguments.join or arguments.leave:
+    virtual = (*virtual, *arguments.join, *arguments.leave, arguments.step_s, arguments.fold_s)
+    if any(virtual):
         raise ConfigError(
-            "--speed, --delay-s, --link-bytes-s, --join, --leave: only with --virtual; --slow slows"
-            " a real node"
+            "--speed, --step-s, --fold-s, --delay-s, --link-bytes-s, --join, --leave: only with"
+            " --virtual; --slow slows a real node"
         )
     options = given(arguments)
     if options.get("train.mode") == "ist":

@@ -38,6 +38,8 @@ class VirtualNode:
     batches: Iterator[tuple[torch.Tensor, ...]]
     figures: Figures
     step_s: float
+    fold_s: float = 0.0
+    """Its time for each message that it folds in."""
     loss: TrainingLoss = field(default_factory=TrainingLoss)
     leaves_by: float = 0.0
     """By its own clock, once it is leaving."""
