@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import Commands, add_keys, command, given, positive
 from murmurate.programs.keys.config import KEYS, load
 from murmurate.programs.keys.kinds import STDIN
+
+if TYPE_CHECKING:
+    from murmurate.programs.up.launch import UpPlan
 
 VIRTUAL = "murmurate.up"
 """The entry point of what `--virtual` runs: programs do not import studies."""
@@ -153,13 +157,20 @@ examples:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from murmurate import workloads
-    from murmurate.programs.up import launch, up
+    from murmurate.programs.up import up
 
     if arguments.virtual:
         (found,) = entry_points(group=VIRTUAL, name="virtual")
         run: Callable[[argparse.Namespace], int] = found.load()
         return run(arguments)
+    return up.run(plan_of(arguments))
+
+
+def plan_of(arguments: argparse.Namespace) -> UpPlan:
+    """What real processes are to do; ConfigError for what cannot be."""
+    from murmurate import workloads
+    from murmurate.programs.up import launch
+
     virtual = (*arguments.speed, *arguments.delay_s, *arguments.link_bytes_s)
     virtual = (*virtual, *arguments.join, *arguments.leave, arguments.step_s, arguments.fold_s)
     if any(virtual):
@@ -172,15 +183,13 @@ def _run(arguments: argparse.Namespace) -> int:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
     workloads.check(config.train.workload, config.train.data)
-    return up.run(
-        launch.plan(
-            arguments.nodes,
-            config,
-            kill=arguments.kill,
-            slow=arguments.slow,
-            codec=arguments.codec,
-            generator=arguments.generator,
-            trajectory=arguments.trajectory,
-            widths=arguments.widths,
-        )
+    return launch.plan(
+        arguments.nodes,
+        config,
+        kill=arguments.kill,
+        slow=arguments.slow,
+        codec=arguments.codec,
+        generator=arguments.generator,
+        trajectory=arguments.trajectory,
+        widths=arguments.widths,
     )
