@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
@@ -12,6 +13,9 @@ from murmurate.programs.cli.options import Commands, add_keys, command, given, p
 from murmurate.programs.keys.config import KEYS, load
 from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import STDIN
+
+if TYPE_CHECKING:
+    from murmurate.programs.up.launch import UpPlan
 
 VIRTUAL = "murmurate.up"
 """The entry point of what `--virtual` runs: programs do not import studies."""
@@ -124,7 +128,20 @@ examples:
         metavar="[NAME=]STEPS",
         action="append",
         default=[],
-        help="with --virtual: steps a node makes in a virtual second (default 1); again for more",
+        help="with --virtual: how fast a node is (default 1: a step a second, if --step-s does not"
+        " say otherwise); again for more",
+    )
+    up.add_argument(
+        "--step-s",
+        metavar="A[+B]",
+        help="with --virtual: seconds of a step at speed 1, and for each sample of its batch more;"
+        " measured: as on this machine (default 1)",
+    )
+    up.add_argument(
+        "--fold-s",
+        metavar="S",
+        help="with --virtual: seconds at speed 1 for each update that is folded in, or measured"
+        " (default 0)",
     )
     up.add_argument(
         "--delay-s",
@@ -154,33 +171,39 @@ examples:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from murmurate import workloads
-    from murmurate.programs.up import launch, up
+    from murmurate.programs.up import up
 
     if arguments.virtual:
         (found,) = entry_points(group=VIRTUAL, name="virtual")
         run: Callable[[argparse.Namespace], int] = found.load()
         return run(arguments)
+    return up.run(plan_of(arguments))
+
+
+def plan_of(arguments: argparse.Namespace) -> UpPlan:
+    """What real processes are to do; ConfigError for what cannot be."""
+    from murmurate import workloads
+    from murmurate.programs.up import launch
+
     virtual = (*arguments.speed, *arguments.delay_s, *arguments.link_bytes_s)
-    if virtual or arguments.join or arguments.leave:
+    virtual = (*virtual, *arguments.join, *arguments.leave, arguments.step_s, arguments.fold_s)
+    if any(virtual):
         raise ConfigError(
-            "--speed, --delay-s, --link-bytes-s, --join, --leave: only with --virtual; --slow slows"
-            " a real node"
+            "--speed, --step-s, --fold-s, --delay-s, --link-bytes-s, --join, --leave: only with"
+            " --virtual; --slow slows a real node"
         )
     options = given(arguments)
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
     workloads.check(config.train.workload, config.train.data)
-    return up.run(
-        launch.plan(
-            arguments.nodes,
-            config,
-            kill=arguments.kill,
-            slow=arguments.slow,
-            codec=arguments.codec,
-            generator=arguments.generator,
-            trajectory=arguments.trajectory,
-            widths=arguments.widths,
-        )
+    return launch.plan(
+        arguments.nodes,
+        config,
+        kill=arguments.kill,
+        slow=arguments.slow,
+        codec=arguments.codec,
+        generator=arguments.generator,
+        trajectory=arguments.trajectory,
+        widths=arguments.widths,
     )

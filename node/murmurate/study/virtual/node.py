@@ -40,6 +40,8 @@ class VirtualNode:
     figures: Figures
     step_s: float
     rates: RateSchedule
+    fold_s: float = 0.0
+    """Its time for each message that it folds in."""
     loss: TrainingLoss = field(default_factory=TrainingLoss)
     leaves_by: float = 0.0
     """By its own clock, once it is leaving."""

@@ -44,7 +44,7 @@ class SynchronousMean:
         self._exchanged = round(2 * (task.nodes - 1) / task.nodes * nbytes)
         links = VirtualLinks(task.network(), task.link_bytes_s, task.links_bytes_s)
         delay_s = max([task.delay_s, *task.delays_s.values()]) if task.nodes > 1 else 0.0
-        self.compute_s = max(1.0 / task.speed(name) for name in task.names)
+        self.compute_s = max(task.step_s(name) for name in task.names)
         self.step_s = self.compute_s + delay_s + links.slowest_s(self._exchanged, task.names)
         self.events.after(self.step_s, self._step)
 
@@ -71,7 +71,7 @@ class SynchronousMean:
             figures.samples += self.task.workload.batch_size
             figures.published += 1
             figures.bytes_sent += self._exchanged
-            figures.wait_s += self.step_s - 1.0 / self.task.speed(figures.name)
+            figures.wait_s += self.step_s - self.task.step_s(figures.name)
         self.optimizer.step()
         self.events.after(self.step_s, self._step)
 

@@ -16,6 +16,7 @@ from murmurate.core.values.recipe import Recipe
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
+from murmurate.study.virtual.costs import Costs
 from murmurate.workloads import Evaluation, Workload
 
 SECONDS_MAX = 1e9
@@ -24,15 +25,18 @@ BYTES_MAX = 1e15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualTraining:
-    """One training. Seconds are virtual: a step of a peer takes 1 / speed of them, whatever it
-    takes this machine."""
+    """One training. Seconds are virtual: a step of a peer takes what it is said to cost, divided by
+    its speed, whatever it takes this machine."""
 
     workload: Workload
     nodes: int
     rule: str
     seed: int = 0
     speeds: Mapping[str, float] = field(default_factory=dict)
-    """Steps in a second, by name; 1 for the others. In mode ist: of the subnet a member has."""
+    """How fast, by name; 1 for the others: as nothing else is said, steps in a second. In mode ist:
+    with the subnet a member has."""
+    costs: Costs = field(default_factory=Costs)
+    """Of a step and of folding, at speed 1."""
     widths: Mapping[str, float] = field(default_factory=dict)
     """Mode ist: how large a subnet, relative to the others'; 1 for the others."""
     memory_bytes: int | None = None
@@ -109,6 +113,14 @@ class VirtualTraining:
         by_samples = samples / self.samples if self.samples else 0.0
         by_time = time_s / self.seconds if self.seconds else 0.0
         return min(1.0, max(by_samples, by_time))
+
+    def step_s(self, name: str) -> float:
+        """What a step of this node takes."""
+        return self.costs.of_step(self.workload.batch_size) / self.speed(name)
+
+    def fold_s(self, name: str) -> float:
+        """What this node takes for a message that it folds in."""
+        return self.costs.fold_s / self.speed(name)
 
     def network(self) -> Steady:
         return Steady(self.delay_s, self.delays_s)
