@@ -22,6 +22,7 @@ from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import PeerUnavailable
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.ending import Ending
+from murmurate.training.finite_steps import FiniteSteps
 from murmurate.training.gains import OptimizerGains
 from murmurate.training.gathering import Gathering
 from murmurate.training.loop_parts import give_back, take
@@ -65,6 +66,7 @@ class Swarm(SharedProgress):
         self._left = self._finished = False
         self._life_steps = 0
         self._hooks: list[Any] = []
+        self._finite = FiniteSteps()
         self._resumed = time.monotonic()
         """When the last step, or a wait for others, was over."""
 
@@ -72,7 +74,9 @@ class Swarm(SharedProgress):
         """From now on each step of one of these is a step of this node; `join` calls it."""
         take(self._parameters, self.run)
         self._gain = gain
-        self._hooks = [each.register_step_post_hook(self._after_step) for each in optimizers]
+        for each in optimizers:
+            self._hooks.append(each.register_step_pre_hook(self._finite.before))
+            self._hooks.append(each.register_step_post_hook(self._after_step))
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -99,6 +103,12 @@ class Swarm(SharedProgress):
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._port.check()
+        if self._finite.after():
+            self._sight.batches.stepped()
+            self.publisher.left_out("its gradient has numbers that are not finite")
+            with self._interrupts.held_back():
+                self._take_in()
+            return
         self._gain.stepped(optimizer)
         if self._sight.watch is not None:
             self._sight.watch.stepped()

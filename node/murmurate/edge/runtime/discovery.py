@@ -299,7 +299,7 @@ def _nobody(wish: Wish, now: Round) -> TransportError:
     why = now.trouble[0] if now.trouble else f"{', '.join(wish.peers)} stands for nobody else"
     return PeerUnavailable(
         f"peers: nobody answered {waited}: {why}; a node of run {wish.run!r} must listen"
-        " there: was it started, or had it done its steps and left? (with wait_for=N it waits for N)"
+        " there: was it started, or had it done its steps and left? (wait_for=N waits for N)"
     )
 
 
