@@ -93,6 +93,15 @@ class OptimizerGain:
                     steps = [step.to(gain.device, gain.dtype) for step in steps]
                 torch._foreach_add_(into, steps, alpha=factor if group.get("maximize") else -factor)
 
+    def mend(self) -> None:
+        """Steps were taken back: what the optimizer remembers of them is not kept where it is no
+        number. Such a parameter begins anew, its count of steps too."""
+        for parameter, state in list(self._optimizer.state.items()):
+            tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
+            floating = [each for each in tensors if each.is_floating_point()]
+            if not all(bool(torch.isfinite(each).all()) for each in floating):
+                del self._optimizer.state[parameter]
+
     def _of(self, flat: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
         """The part of flat numbers that is a parameter's, as the parameter is."""
         part = flat[self._spans[id(parameter)]].view(parameter.shape)

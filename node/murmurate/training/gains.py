@@ -41,6 +41,11 @@ class OptimizerGains:
         keys = [{(span.start, span.stop) for span in spans} for spans in rest]
         return [span for span in first if all((span.start, span.stop) in key for key in keys)]
 
+    def mend(self) -> None:
+        """Steps were taken back (`OptimizerGain.mend`)."""
+        for gain in self._gains.values():
+            gain.mend()
+
     def add_to(self, gain: torch.Tensor, view: Callable[[], torch.Tensor]) -> None:
         """Add what the last step gained (`OptimizerGain.add_to`)."""
         self._now.add_to(gain, view)

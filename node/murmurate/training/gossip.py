@@ -77,6 +77,7 @@ class GossipOptions:
     checkpoint_s: float
     timing: Timing | None
     join_timeout_s: float
+    wait_for: int
     seed: int | None
     metrics: str | None
     credentials: Credentials
@@ -124,6 +125,7 @@ class GossipOptions:
                 self.join_timeout_s > 0,
                 f"join_timeout_s {self.join_timeout_s}: expected more than 0",
             ),
+            (self.wait_for >= 1, f"wait_for {self.wait_for}: expected 1 or more members"),
             (self.checkpoint_s > 0, f"checkpoint_s {self.checkpoint_s}: expected more than 0"),
             (
                 not isinstance(self.peers, str),
@@ -217,7 +219,7 @@ def start(
     swarm.hook(optimizers, gain)
     swarm.credentials = options.credentials
     try:
-        swarm.enter(options.join_timeout_s)
+        swarm.enter(options.join_timeout_s, options.wait_for)
     except BaseException as error:
         # Told to stop, and known to the others already: they should not have to take it for dead.
         swarm.leave(timeout_s=0.0 if isinstance(error, Exception) else GOODBYE_S)

@@ -83,6 +83,7 @@ def join(
     checkpoint_s: float = 30.0,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
+    wait_for: int = 1,
     seed: int | None = None,
     metrics: str | None = None,
     _transport: Transport | None = None,
@@ -109,6 +110,7 @@ def join(
     checkpoint_s: float = 30.0,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
+    wait_for: int = 1,
     seed: int | None = None,
     metrics: str | None = None,
     coordinator: str | None = None,
@@ -145,6 +147,8 @@ def join(
     insecure   allow plaintext on a network: anybody there can read and change what is sent
     checkpoint a folder of this node's own: it goes on from what is there, under the same name, and
                writes a checkpoint every `checkpoint_s` seconds (docs/checkpoints.md)
+    wait_for   begin when so many members are here, this one included, so that nobody has done its
+               steps before the others are loaded; a run that is under way is not waited for
     timing     `Timing.lan()` (default) or `Timing.wan()`
     metrics    where to serve /metrics, /livez, /readyz and a page for people, such as
                "127.0.0.1:9100" (docs/metrics.md); port 0 takes a free one, None serves nothing
@@ -220,6 +224,7 @@ def join(
         checkpoint_s=checkpoint_s,
         timing=timing,
         join_timeout_s=join_timeout_s,
+        wait_for=wait_for,
         seed=seed,
         metrics=metrics,
         credentials=_credentials,

@@ -273,6 +273,7 @@ class Publisher:
     def _undo(self, error: LocalProtocolError) -> None:
         """A step that must not be passed on is taken back: weights stay what the clock says."""
         self._take_back()
+        self._gain.mend()
         if self.source is not None:
             self.source.undone()
         self._bad_steps += 1
@@ -280,6 +281,16 @@ class Publisher:
         log.warning("%s: a local step was taken back: %s", self._background.name, error)
         if self._bad_steps >= BAD_STEPS_MAX:
             raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {error}")
+
+    def left_out(self, why: str) -> None:
+        """A step was not taken, for its result could not have been passed on."""
+        if self.source is not None:
+            self.source.undone()
+        self._bad_steps += 1
+        self._background.step_taken_back()
+        log.warning("%s: a local step was left out: %s", self._background.name, why)
+        if self._bad_steps >= BAD_STEPS_MAX:
+            raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {why}")
 
     # -- what the others sent --------------------------------------------------------------------
 

@@ -297,7 +297,10 @@ def _nobody(wish: Wish, now: Round) -> TransportError:
             f" the run ({how})"
         )
     why = now.trouble[0] if now.trouble else f"{', '.join(wish.peers)} stands for nobody else"
-    return PeerUnavailable(f"peers: nobody answered {waited}: {why}")
+    return PeerUnavailable(
+        f"peers: nobody answered {waited}: {why}; a node of run {wish.run!r} must listen"
+        " there: was it started, or had it done its steps and left? (wait_for=N waits for N)"
+    )
 
 
 def _unsure(wish: Wish, now: Round) -> TransportError:
