@@ -291,6 +291,7 @@ def _settings(
         timing=options.timing or Timing(),
         join_timeout_s=options.join_timeout_s,
         seed=options.seed,
+        known_port=not options.listen.endswith(":0"),
     )
 
 

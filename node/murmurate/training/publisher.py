@@ -267,6 +267,9 @@ class Publisher:
         self._rule.applied(update[0] if isinstance(update, tuple) else update, own=True)
         if self.source is not None:
             self.source.published()
+        if self._bad_steps > 1:
+            name = self._background.name
+            log.warning("%s: %d local steps in a row were taken back", name, self._bad_steps)
         self._bad_steps = 0
         return True
 
@@ -278,7 +281,8 @@ class Publisher:
             self.source.undone()
         self._bad_steps += 1
         self._background.step_taken_back()
-        log.warning("%s: a local step was taken back: %s", self._background.name, error)
+        if self._bad_steps == 1:  # the next ones are counted, and told when they end
+            log.warning("%s: a local step was taken back: %s", self._background.name, error)
         if self._bad_steps >= BAD_STEPS_MAX:
             raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {error}")
 

@@ -228,6 +228,10 @@ class UpRun:
         there = all(child.state == WAITING and self._has_met(child) for child in alive)
         if there or now > self.listening_at + JOIN_S:
             self.went = time.monotonic()
+            self.view.say(
+                f"{' '.join(f'{child.name} {child.address}' for child in alive)}"
+                " (murmurate status, top: any of them)"
+            )
             if pages := [f"http://{child.metrics}/" for child in alive if child.metrics]:
                 self.view.say(f"figures and a page of each node: {' '.join(pages)}")
             if self.plan.config.train.seconds is None:
