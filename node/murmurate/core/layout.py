@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from murmurate.core import buffers
+from murmurate.core import buffers, second_moments
 from murmurate.errors import ConfigError
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -78,8 +78,8 @@ def _is_statistic(buffer: torch.Tensor | None) -> bool:
 
 
 class Layout:
-    """Where each trained parameter lies, and each statistic behind them. Two peers can exchange
-    updates when `schema` is equal.
+    """Where each trained parameter lies, and behind them each statistic and what is known of each
+    second moment, if these travel. Two peers can exchange updates when `schema` is equal.
 
     What is asked with a list of parameters concerns these: the first `trained` numbers.
     """
@@ -92,16 +92,20 @@ class Layout:
         "_shaped",
         "_viewed",
         "dtype",
+        "moments",
         "schema",
         "size",
+        "statistics",
         "tensors",
         "trained",
     )
 
-    def __init__(self, tensors: Iterable[TensorSpec], statistics: int = 0) -> None:
-        """`statistics`: so many tensors, the last, are statistics and no parameters."""
+    def __init__(
+        self, tensors: Iterable[TensorSpec], statistics: int = 0, moments: int = 0
+    ) -> None:
+        """So many tensors, the last, are no parameters: `statistics`, and behind them `moments`."""
         self.tensors = tuple(tensors)
-        if len(self.tensors) == statistics:
+        if len(self.tensors) == statistics + moments:
             raise ConfigError("model: no parameter requires a gradient, so there is nothing to do")
         self.dtype = (
             torch.float64 if any(t.dtype == "float64" for t in self.tensors) else torch.float32
@@ -111,8 +115,12 @@ class Layout:
             offsets.append(offsets[-1] + tensor.size)
         self._offsets = offsets
         self.size = offsets[-1]
-        self.trained = offsets[len(self.tensors) - statistics]
+        self.trained = offsets[len(self.tensors) - statistics - moments]
         """So many numbers are of parameters."""
+        self.statistics = slice(self.trained, offsets[len(self.tensors) - moments])
+        """Where the running statistics lie."""
+        self.moments = slice(self.statistics.stop, self.size)
+        """Where everybody's second moments lie, in few numbers (`core.second_moments`)."""
         self._row: torch.Tensor | None = None
         self._pointers: list[int] = []
         self._viewed: torch.Tensor | None = None
@@ -123,10 +131,10 @@ class Layout:
 
     @staticmethod
     def of(
-        model: torch.nn.Module, *, statistics: bool = False
+        model: torch.nn.Module, *, statistics: bool = False, moments: bool = False
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
         """The layout of a model's trained parameters, and these, in the same order; with room for
-        its running statistics behind them, if that is asked for."""
+        its running statistics behind them, and for second moments, if that is asked for."""
         specs: list[TensorSpec] = []
         parameters: list[torch.nn.Parameter] = []
         for name, parameter in model.named_parameters():
@@ -144,13 +152,16 @@ class Layout:
             dtype = str(parameter.dtype).removeprefix("torch.")
             specs.append(TensorSpec(name, dtype, tuple(parameter.shape)))
             parameters.append(parameter)
-        if not (statistics and specs):
-            return Layout(specs), parameters
-        running = tracked(model)
+        running = tracked(model) if statistics and specs else {}
         # They are kept and sent as the flat weights are, whatever they are in the model.
         wide = "float64" if any(spec.dtype == "float64" for spec in specs) else "float32"
+        known = [
+            TensorSpec(name, wide, shape)
+            for spec in (specs if moments else ())
+            for name, shape in second_moments.tensors_of(spec.name, spec.shape)
+        ]
         specs += [TensorSpec(name, wide, tuple(t.tensor.shape)) for name, t in running.items()]
-        return Layout(specs, len(running)), parameters
+        return Layout([*specs, *known], len(running), len(known)), parameters
 
     @property
     def narrow(self) -> bool:
@@ -163,11 +174,6 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
-
-    @property
-    def statistics(self) -> slice:
-        """Where the running statistics lie."""
-        return slice(self.trained, self.size)
 
     def span(self, index: int) -> slice:
         return slice(self._offsets[index], self._offsets[index + 1])
@@ -219,6 +225,14 @@ class Layout:
         self._fill(flat, parameters)
         return flat
 
+    def gather_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same for a buffer of all numbers: 0 where none of these lies."""
+        given = self._offsets[len(tensors)]
+        flat = buffers.empty(self.size, self.dtype)
+        self._fill(flat[:given], tensors)
+        flat[given:] = 0.0
+        return flat
+
     def _fill(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
             if all(p.is_cpu and p.dtype is self.dtype for p in parameters):
@@ -229,7 +243,7 @@ class Layout:
 
     def gained(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
         """A new buffer: what the parameters have that `weights`, last scattered, had not. Nothing
-        where statistics lie."""
+        where no parameters lie."""
         flat = buffers.empty(self.size, self.dtype)
         flat[self.trained :] = 0.0
         gain, weights = flat[: self.trained], weights[: self.trained]

@@ -38,6 +38,7 @@ from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import ConfigError
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.gain import OptimizerGain, without_bound
+from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.statistics import ModelStatistics, first_weights
@@ -145,7 +146,7 @@ def start(
             f"optimizer {type(optimizer).__name__}: its steps have no bound, and on weights that"
             " others change, too, they diverge: use another, such as Adam or SGD"
         )
-    layout, parameters = Layout.of(model, statistics=True)
+    layout, parameters = layout_of(model, optimizer, options.data)
     encoder = encoder_for(parse_codec(options.codec), layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
     read = options.may_found() or options.checkpoint is not None or way.needs_first_weights

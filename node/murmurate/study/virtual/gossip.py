@@ -31,6 +31,7 @@ from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.node import VirtualBackground, VirtualNode, VirtualPorts
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.gain import OptimizerGain
+from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
 from murmurate.training.statistics import ModelStatistics, first_weights
 from murmurate.workloads import DataShare, parse_split
@@ -92,7 +93,8 @@ class GossipWorld:
     def _node(self, number: int, name: str, first: nn.Module) -> VirtualNode:
         task = self.task
         model = copy.deepcopy(first)
-        layout, parameters = Layout.of(model, statistics=True)
+        optimizer = task.workload.optimizer(model)
+        layout, parameters = layout_of(model, optimizer, task.data)
         layout.line_up(parameters)  # as a node does
         share = DataShare(
             index=number,
@@ -102,7 +104,6 @@ class GossipWorld:
             batch_size=self.batch_size,
         )
         batches = task.workload.batches(share)
-        optimizer = task.workload.optimizer(model)
         step_s = 1.0 / task.speed(name)
         node = VirtualNode(model, layout, parameters, optimizer, batches, Figures(name), step_s)
         way, make = WAYS[task.rule], task.encoders.get(name)

@@ -1,0 +1,69 @@
+"""A second moment in few numbers: of a matrix the means of its rows and of its columns.
+
+Adam and its kin divide a gradient by the root of a mean of its squares. That of a weight between
+two neurons is nearly a product: of how strongly the one is asked to change, and of how strongly the
+other fires. So the means over rows and over columns tell most of it (Adafactor, arXiv:1804.04235):
+
+    v_ij  ≈  r_i c_j / mean(r)
+
+Both are linear in v: the mean over all members of what each has is that of everybody's mean. A
+model of millions of numbers has some thousands of these, so they travel with every update and take
+no memory worth naming. What has no two axes (a bias, the gain of a norm) stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+PREFIX = "murmurate.moments/"
+"""Of their names in a layout; no tensor of a model is called so."""
+
+
+def tensors_of(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """The names and shapes of what is kept of one parameter's second moment, in order."""
+    split = _matrix(shape)
+    if split is None:
+        return [(f"{PREFIX}{name}", shape)]
+    rows, columns = split
+    return [(f"{PREFIX}{name}/rows", (rows,)), (f"{PREFIX}{name}/columns", (columns,))]
+
+
+def count_of(shape: tuple[int, ...]) -> int:
+    """How many numbers that is."""
+    split = _matrix(shape)
+    return math.prod(shape) if split is None else sum(split)
+
+
+def write(square: torch.Tensor, numbers: torch.Tensor) -> None:
+    """Write what is kept of a second moment, in the shape of its parameter."""
+    split = _matrix(tuple(square.shape))
+    if split is None:
+        numbers.copy_(square.reshape(-1))
+        return
+    matrix = square.reshape(split)
+    numbers[: split[0]].copy_(matrix.mean(1))
+    numbers[split[0] :].copy_(matrix.mean(0))
+
+
+def read(numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The second moment that such numbers stand for; never below zero. A new tensor."""
+    split = _matrix(shape)
+    numbers = numbers.clamp(min=0.0)
+    if split is None:
+        return numbers.view(shape)
+    rows, columns = numbers[: split[0]], numbers[split[0] :]
+    mean = float(rows.mean())
+    if not mean:
+        return numbers.new_zeros(shape)
+    return torch.outer(rows / mean, columns).view(shape)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Its rows and columns, if they are fewer than the numbers; a convolution's rows are its
+    outputs."""
+    if len(shape) < 2:
+        return None
+    rows, columns = shape[0], math.prod(shape[1:])
+    return (rows, columns) if rows + columns < rows * columns else None

@@ -1,0 +1,89 @@
+"""Everybody's second moments, where peers hold different data: what Adam and its kin divide by.
+
+A peer whose data has only some labels hardly ever sees a gradient in what the others train, so its
+own second moment v is near zero there: its few gradients would become steps as large as everybody's
+together. So all divide by the same, the mean V of what all have. It travels as running statistics
+do (`core.publishing.statistics`), in few numbers (`core.second_moments`), and only there: with
+data="own", and an optimizer that has second moments. In V the own part is known exactly:
+
+    v*  =  (v + what is known of the sum of the others')/n  /  √n
+
+The last because a step of all goes along the mean of n gradients, whose square is smaller than the
+mean of their squares: by n where they have nothing in common, not at all where they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from murmurate.core import second_moments
+from murmurate.core.layout import Layout
+from murmurate.core.publishing.statistics import MergedStatistics
+from murmurate.training.gain import OptimizerGain, keeps_squares
+from murmurate.training.merged_numbers import MergedNumbers
+
+AGREEMENT = 0.5
+"""The power of n by which the mean gradient's square is below the mean of squares."""
+
+
+def layout_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: str
+) -> tuple[Layout, list[torch.nn.Parameter]]:
+    """What a node's flat weights have in them, by what is said of the peers' data; and the trained
+    parameters, in order."""
+    moments = data == "own" and keeps_squares(optimizer)
+    return Layout.of(model, statistics=True, moments=moments)
+
+
+class SwarmMoments(MergedNumbers):
+    """The second moments of one node's optimizer, and everybody's. Without room for them in the
+    layout: none."""
+
+    def __init__(
+        self, layout: Layout, parameters: Sequence[torch.nn.Parameter], gain: OptimizerGain
+    ) -> None:
+        super().__init__(layout, layout.moments)
+        self._parameters = parameters
+        self._gain = gain
+        self._spans: dict[int, slice] = {}
+        at = 0
+        for parameter in parameters if self else ():
+            count = second_moments.count_of(tuple(parameter.shape))
+            self._spans[id(parameter)] = slice(at, at + count)
+            at += count
+        none = torch.zeros(at, dtype=layout.dtype)
+        self.merged = MergedStatistics(none, torch.ones(at, dtype=torch.bool))
+        self._others = none.clone()
+        """What is known of the others', a part of the mean of all."""
+        self._members = 1
+        if self:
+            gain.everybodys = self._make_everybodys
+
+    def stepped(self, weights: torch.Tensor, members: int) -> None:
+        """A step was taken, with so many members, and its gain is about to be read."""
+        self._members = max(1, members)
+        torch.sub(weights[self._place], self.merged.told, alpha=1.0 / members, out=self._others)
+
+    def _make_everybodys(self, parameter: torch.nn.Parameter, own: torch.Tensor) -> None:
+        """What the optimizer divides by, from its own."""
+        numbers = self._others[self._spans[id(parameter)]]
+        others = second_moments.read(numbers, tuple(parameter.shape))
+        own.div_(self._members).add_(others.to(own.device, own.dtype))
+        own.div_(self._members**AGREEMENT)
+
+    def _change(self, weights: torch.Tensor, here: slice, members: int) -> torch.Tensor:
+        self._read(weights[self._place])
+        return super()._change(weights, here, members)
+
+    def _read(self, merged: torch.Tensor) -> None:
+        """What the optimizer has now is the own; of what it has nothing, there is nothing to say:
+        neither has it changed, nor does it pull."""
+        for parameter in self._parameters:
+            span = self._spans[id(parameter)]
+            square = self._gain.square(parameter)
+            if square is None or not bool(square.isfinite().all()):
+                self.merged.follow(span, merged)
+            else:
+                second_moments.write(square, self.merged.own[span])
