@@ -85,6 +85,7 @@ class Layout:
     """
 
     __slots__ = (
+        "_first_moment",
         "_narrow",
         "_offsets",
         "_pointers",
@@ -117,7 +118,8 @@ class Layout:
         self.size = offsets[-1]
         self.trained = offsets[len(self.tensors) - statistics - moments]
         """So many numbers are of parameters."""
-        self.statistics = slice(self.trained, offsets[len(self.tensors) - moments])
+        self._first_moment = len(self.tensors) - moments
+        self.statistics = slice(self.trained, offsets[self._first_moment])
         """Where the running statistics lie."""
         self.moments = slice(self.statistics.stop, self.size)
         """Where everybody's second moments lie, in few numbers (`core.second_moments`)."""
@@ -155,13 +157,11 @@ class Layout:
         running = tracked(model) if statistics and specs else {}
         # They are kept and sent as the flat weights are, whatever they are in the model.
         wide = "float64" if any(spec.dtype == "float64" for spec in specs) else "float32"
-        known = [
-            TensorSpec(name, wide, shape)
-            for spec in (specs if moments else ())
-            for name, shape in second_moments.tensors_of(spec.name, spec.shape)
-        ]
         specs += [TensorSpec(name, wide, tuple(t.tensor.shape)) for name, t in running.items()]
-        return Layout([*specs, *known], len(running), len(known)), parameters
+        kept = [second_moments.kept_of(t.name, t.shape) for t in specs[: len(parameters)]]
+        kept = kept if moments else []
+        specs += [TensorSpec(name, wide, shape) for name, shape in kept]
+        return Layout(specs, len(running), len(kept)), parameters
 
     @property
     def narrow(self) -> bool:
@@ -177,6 +177,12 @@ class Layout:
 
     def span(self, index: int) -> slice:
         return slice(self._offsets[index], self._offsets[index + 1])
+
+    def moment_spans(self) -> list[slice]:
+        """Where each parameter's second moment lies, counted from the first of them."""
+        first = self.moments.start
+        spans = [self.span(i) for i in range(self._first_moment, len(self.tensors))]
+        return [slice(span.start - first, span.stop - first) for span in spans]
 
     def line_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Move the parameters' values into one buffer, in this order, where that can be done.
@@ -330,8 +336,14 @@ class Layout:
 
     def difference(self, theirs: Sequence[TensorSpec]) -> str:
         """What another model has, lacks or has in another shape; empty: nothing."""
-        mine = {tensor.name: tensor for tensor in self.tensors}
-        other = {tensor.name: tensor for tensor in theirs}
+        mine, kept = _by_name(self.tensors)
+        other, theirs_kept = _by_name(theirs)
+        if mine == other and kept != theirs_kept:
+            here, there = ("has not", "has") if theirs_kept else ("has", "has not")
+            return (
+                f"{there} everybody's second moments in it and this node {here}: all members need"
+                ' the same word for data, and with "own" the same kind of optimizer'
+            )
         found = [f"lacks {tensor}" for name, tensor in mine.items() if name not in other]
         found += [f"has {tensor} more" for name, tensor in other.items() if name not in mine]
         found += [
@@ -343,6 +355,14 @@ class Layout:
             found = ["has the same tensors in another order"]
         more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
         return "; ".join(found[:SHOWN_MAX]) + more
+
+
+def _by_name(
+    tensors: Sequence[TensorSpec],
+) -> tuple[dict[str, TensorSpec], dict[str, TensorSpec]]:
+    """Those of the model, and second moments."""
+    mine = {t.name: t for t in tensors if not t.name.startswith(second_moments.PREFIX)}
+    return mine, {t.name: t for t in tensors if t.name not in mine}
 
 
 class Ahead:

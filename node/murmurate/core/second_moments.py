@@ -21,19 +21,11 @@ PREFIX = "murmurate.moments/"
 """Of their names in a layout; no tensor of a model is called so."""
 
 
-def tensors_of(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """The names and shapes of what is kept of one parameter's second moment, in order."""
+def kept_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The name and the shape of what is kept of one parameter's second moment: the means of its
+    rows, then of its columns."""
     split = _matrix(shape)
-    if split is None:
-        return [(f"{PREFIX}{name}", shape)]
-    rows, columns = split
-    return [(f"{PREFIX}{name}/rows", (rows,)), (f"{PREFIX}{name}/columns", (columns,))]
-
-
-def count_of(shape: tuple[int, ...]) -> int:
-    """How many numbers that is."""
-    split = _matrix(shape)
-    return math.prod(shape) if split is None else sum(split)
+    return PREFIX + name, shape if split is None else (sum(split),)
 
 
 def write(square: torch.Tensor, numbers: torch.Tensor) -> None:

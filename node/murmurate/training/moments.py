@@ -24,7 +24,7 @@ from murmurate.core.publishing.statistics import MergedStatistics
 from murmurate.training.gain import OptimizerGain, keeps_squares
 from murmurate.training.merged_numbers import MergedNumbers
 
-AGREEMENT = 0.5
+AGREEMENT = 1.0
 """The power of n by which the mean gradient's square is below the mean of squares."""
 
 
@@ -47,14 +47,10 @@ class SwarmMoments(MergedNumbers):
         super().__init__(layout, layout.moments)
         self._parameters = parameters
         self._gain = gain
-        self._spans: dict[int, slice] = {}
-        at = 0
-        for parameter in parameters if self else ():
-            count = second_moments.count_of(tuple(parameter.shape))
-            self._spans[id(parameter)] = slice(at, at + count)
-            at += count
-        none = torch.zeros(at, dtype=layout.dtype)
-        self.merged = MergedStatistics(none, torch.ones(at, dtype=torch.bool))
+        self._spans = dict(zip(map(id, parameters), layout.moment_spans(), strict=False))
+        count = layout.moments.stop - layout.moments.start
+        none = torch.zeros(count, dtype=layout.dtype)
+        self.merged = MergedStatistics(none, torch.ones(count, dtype=torch.bool))
         self._others = none.clone()
         """What is known of the others', a part of the mean of all."""
         self._members = 1
