@@ -80,9 +80,9 @@ def test_all_divide_by_the_same_a_part_of_the_mean_of_what_all_have(kind: Any, w
     torch.testing.assert_close(everybodys, mean, rtol=0.1, atol=0.0)  # the pull is still at work
     eps = members[0].optimizer.defaults["eps"]
     for member in members:
-        gradient = member.parameters[0].grad
-        assert gradient is not None
-        wanted = -0.1 * gradient / ((everybodys / 3).sqrt() + eps)
+        last = member.parameters[0].grad
+        assert last is not None
+        wanted = -0.1 * last / ((everybodys / 3).sqrt() + eps)
         torch.testing.assert_close(member.gained(weights, 3), wanted)
 
 

@@ -1,15 +1,16 @@
 """Everybody's second moments, where peers hold different data: what Adam and its kin divide by.
 
 A peer whose data has only some labels hardly ever sees a gradient in what the others train, so its
-own second moment v is near zero there: its few gradients would become steps as large as everybody's
-together. So all divide by the same, the mean V of what all have. It travels as running statistics
-do (`core.publishing.statistics`), in few numbers (`core.second_moments`), and only there: with
-data="own", and an optimizer that has second moments. In V the own part is known exactly:
+own second moment v is near zero there, and its few gradients become steps as large as everybody's.
+So all divide by the same: by V, the mean of what all have. It travels as running statistics do
+(`core.publishing.statistics`), in few numbers (`core.second_moments`), and only there: with
+data="own", and an optimizer that has second moments. The own part of V is known exactly, and new:
 
-    v*  =  (v + what is known of the sum of the others')/n  /  √n
+    V   =  v/n + (what W has of the others')
+    v*  =  V/n
 
-The last because a step of all goes along the mean of n gradients, whose square is smaller than the
-mean of their squares: by n where they have nothing in common, not at all where they are the same.
+For all together step along the mean of n gradients. Those of different data have little in common,
+and the square of their mean is that much smaller than the mean of their squares.
 """
 
 from __future__ import annotations
@@ -23,9 +24,6 @@ from murmurate.core.layout import Layout
 from murmurate.core.publishing.statistics import MergedStatistics
 from murmurate.training.gain import OptimizerGain, keeps_squares
 from murmurate.training.merged_numbers import MergedNumbers
-
-AGREEMENT = 1.0
-"""The power of n by which the mean gradient's square is below the mean of squares."""
 
 
 def layout_of(
@@ -54,20 +52,26 @@ class SwarmMoments(MergedNumbers):
         self._others = none.clone()
         """What is known of the others', a part of the mean of all."""
         self._members = 1
+        self.late = False
+        """Whether all this node has is a snapshot, which may be old: updates follow it."""
         if self:
             gain.everybodys = self._make_everybodys
 
     def stepped(self, weights: torch.Tensor, members: int) -> None:
         """A step was taken, with so many members, and its gain is about to be read."""
+        if self.late:
+            self.late = False
+            self.adopt(weights)
         self._members = max(1, members)
-        torch.sub(weights[self._place], self.merged.told, alpha=1.0 / members, out=self._others)
+        torch.sub(
+            weights[self._place], self.merged.told, alpha=1.0 / self._members, out=self._others
+        )
 
     def _make_everybodys(self, parameter: torch.nn.Parameter, own: torch.Tensor) -> None:
         """What the optimizer divides by, from its own."""
         numbers = self._others[self._spans[id(parameter)]]
         others = second_moments.read(numbers, tuple(parameter.shape))
-        own.div_(self._members).add_(others.to(own.device, own.dtype))
-        own.div_(self._members**AGREEMENT)
+        own.div_(self._members).add_(others.to(own.device, own.dtype)).div_(self._members)
 
     def _change(self, weights: torch.Tensor, here: slice, members: int) -> torch.Tensor:
         self._read(weights[self._place])

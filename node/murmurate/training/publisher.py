@@ -313,6 +313,7 @@ class Publisher:
                 ahead = None
                 self._forget_steps()
                 self._adopt_merged()
+                self.moments.late = True
                 if self.source is not None:
                     self.source.dropped()
             for message in folds.applied:
