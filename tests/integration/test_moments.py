@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integration.flock import Node, flock, wait_for
+from tests.integration.flock import Node, flock, small, wait_for
 from torch import nn
 
 from murmurate.errors import SchemaMismatch
@@ -20,6 +20,11 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 
 
 OWN: dict[str, Any] = {"rule": "shared", "data": "own", "optimizer": adam}
+
+
+def normed() -> nn.Sequential:
+    """Running statistics lie before them."""
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1))
 
 
 def together(nodes: list[Node], steps: int) -> None:
@@ -50,11 +55,15 @@ def _times(draw: Any, by: float, x: torch.Tensor) -> Any:
     return by * draw(x)
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int8", "parts"])
-def test_all_have_the_mean_of_what_all_have(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make", "codec"), [(small, "fp32"), (normed, "fp32"), (normed, "int8"), (normed, "parts")]
+)
+def test_all_have_the_mean_of_what_all_have(
+    make: Any, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if codec == "parts":
         monkeypatch.setattr(gossip, "LARGE_BYTES", 0)
-    with flock(3, codec=codec.replace("parts", "fp32"), **OWN) as nodes:
+    with flock(3, make, codec=codec.replace("parts", "fp32"), **OWN) as nodes:
         unlike(nodes)
         together(nodes, 40)
 

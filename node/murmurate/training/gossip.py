@@ -174,7 +174,7 @@ def start(
     if way.warning:
         log.warning("%s", way.warning)
     places = turns.places if turns else (slice(None),)
-    likeness = runtime.training.likeness = Likeness(layout.size, places[0])
+    likeness = runtime.training.likeness = Likeness(layout.trained, places[0])
     publisher = Publisher(
         runtime.training,
         layout,

@@ -109,7 +109,7 @@ class GossipWorld:
         way, make = WAYS[task.rule], task.encoders.get(name)
         gain = OptimizerGain(optimizer, parameters)
         every = task.every or way.steps(task.data, gain.kind)
-        node.likeness = Likeness(layout.size)
+        node.likeness = Likeness(layout.trained)
         node.figures.learning.summed = bool(way.warning)
         node.figures.learning.data = task.data
         making = Making(
