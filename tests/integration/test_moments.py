@@ -11,6 +11,7 @@ import torch
 from tests.integration.flock import Node, flock, small, wait_for
 from torch import nn
 
+from murmurate.core import second_moments
 from murmurate.errors import SchemaMismatch
 from murmurate.training import gossip
 
@@ -63,6 +64,7 @@ def test_all_have_the_mean_of_what_all_have(
 ) -> None:
     if codec == "parts":
         monkeypatch.setattr(gossip, "LARGE_BYTES", 0)
+        monkeypatch.setattr(second_moments, "WHOLE_MAX", 0)
     with flock(3, make, codec=codec.replace("parts", "fp32"), **OWN) as nodes:
         unlike(nodes)
         together(nodes, 40)

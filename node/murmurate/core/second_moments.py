@@ -8,7 +8,9 @@ other fires. So the means over rows and over columns tell most of it (Adafactor,
 
 Both are linear in v: the mean over all members of what each has is that of everybody's mean. A
 model of millions of numbers has some thousands of these, so they travel with every update and take
-no memory worth naming. What has no two axes (a bias, the gain of a norm) stays as it is.
+no memory worth naming. What has no two axes (a bias, the gain of a norm) stays as it is; so does a
+small matrix: a layer that tells labels apart is one, and there peers differ most (784-64-10 with
+labels split: 82.1 % without, 82.9 % with it, 83.2 % with all as it is, in twice the bytes).
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ import torch
 
 PREFIX = "murmurate.moments/"
 """Of their names in a layout; no tensor of a model is called so."""
+
+WHOLE_MAX = 4096
+"""A matrix of so many numbers is small."""
 
 
 def kept_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -53,9 +58,9 @@ def read(numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Its rows and columns, if they are fewer than the numbers; a convolution's rows are its
-    outputs."""
+    """Its rows and columns; a convolution's rows are its outputs. None: it stays as it is."""
     if len(shape) < 2:
         return None
     rows, columns = shape[0], math.prod(shape[1:])
-    return (rows, columns) if rows + columns < rows * columns else None
+    small = rows * columns <= max(WHOLE_MAX, rows + columns)
+    return None if small else (rows, columns)
