@@ -114,6 +114,31 @@ def test_a_late_one_takes_the_place_of_a_mean_one() -> None:
     torch.testing.assert_close(weights[place], torch.full((SIZE,), 8.0), rtol=0.06, atol=0.0)
 
 
+def test_a_snapshot_may_be_old_and_updates_follow_it() -> None:
+    """What counts is what the swarm has when the late one makes its first step."""
+    late = Member()
+    old, weights = torch.zeros(late.layout.size), torch.full((late.layout.size,), 3.0)
+    late.it.adopt(old)
+    late.it.late = True
+    late.step(*[3.0] * SIZE)
+    late.it.stepped(weights, 3)
+    update = torch.zeros(late.layout.size)
+    late.it.put_into(update, ALL, weights, 3)
+    wanted = torch.full((SIZE,), (9.0 - 3.0) / 3)
+    torch.testing.assert_close(update[late.layout.moments], wanted, rtol=0.06, atol=0.0)
+
+
+def test_who_has_none_does_not_hold_the_others_back() -> None:
+    """A parameter that has no gradient here, while the others' goes on."""
+    member = Member()
+    weights = torch.ones(member.layout.size)
+    member.it.adopt(weights)
+    weights += 5.0
+    update = torch.zeros(member.layout.size)
+    member.it.put_into(update, ALL, weights, 2)
+    assert not update.any()
+
+
 def test_one_whose_moment_is_no_number_says_nothing() -> None:
     member = Member()
     weights = torch.ones(member.layout.size)
@@ -140,6 +165,10 @@ def test_parts_and_what_goes_beside_a_form_come_to_the_same() -> None:
     none = torch.ones(layout.trained)
     member.it.put_into(none, slice(0, layout.trained), weights, 2)
     assert none.all()  # a part in which there are none
+    for cut_off in (layout.trained, layout.trained - 2):
+        member.it.published(slice(0, cut_off), weights)
+        member.it.put_into(last, slice(cut, layout.size), weights, 2)
+        assert torch.equal(last, whole[cut:]), "what was not published is still to come"
     assert torch.equal(member.it.part(weights, 2).decoded(), whole)
 
 
