@@ -82,8 +82,9 @@ class SwarmMoments(MergedNumbers):
         neither has it changed, nor does it pull."""
         for parameter in self._parameters:
             span = self._spans[id(parameter)]
+            numbers = self.merged.own[span]
             square = self._gain.square(parameter)
-            if square is None or not bool(square.isfinite().all()):
+            if square is not None:
+                second_moments.write(square, numbers)
+            if square is None or not bool(numbers.isfinite().all()):
                 self.merged.follow(span, merged)
-            else:
-                second_moments.write(square, self.merged.own[span])
