@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from murmurate.core.partition.structure import Structure
+from murmurate.core.values.hub_settings import HubSettings
 from murmurate_coordinator.solvers.protocol import Json, Solver, SolverState
 from murmurate_coordinator.solvers.table import new_solver
 
@@ -48,6 +49,8 @@ def restore(
     *,
     steps: int,
     founders: int,
+    mode: str = "ist",
+    settings: HubSettings | None = None,
 ) -> Solver:
     """The same solver, in its next life. KeyError, ValueError, TypeError: it is none."""
     about, tensors = saved.about, saved.tensors
@@ -60,6 +63,8 @@ def restore(
         structure,
         weights,
         rng,
+        mode=mode,
+        settings=settings,
         steps=steps,
         founders=founders,
         first_lease=(int(about["next"]) // LIFE + 1) * LIFE + 1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -21,6 +21,8 @@ from murmurate_coordinator.checkpoint import SavedSolver
 FORMAT = 1
 KIND = "coordinator"
 MODEL = "model.safetensors"
+ENDED = "ended"
+"""Written when the run was ended by a word: remove it to go on."""
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -35,11 +37,12 @@ class CoordinatorKeeper:
         run: str,
         rule: str,
         structure: str,
+        mode: str = "ist",
         tied: Mapping[str, str],
     ) -> None:
         """Take the folder and look what is there; CheckpointError: it is not for this run."""
         self.restored: SavedSolver | None = None
-        self._is = {"kind": KIND, "run": run, "rule": rule, "structure": structure}
+        self._is = {"kind": KIND, "run": run, "mode": mode, "rule": rule, "structure": structure}
         self._tied = tied
         self.checkpoints = CheckpointFiles(path, every_s)
         self.folder = self.checkpoints.folder
@@ -68,14 +71,34 @@ class CoordinatorKeeper:
                 f"{path}: written by a later murmurate (format {about['format']}, this one reads"
                 f" {FORMAT})"
             )
-        for what in ("run", "rule"):
-            if about[what] != self._is[what]:
+        for what in ("run", "mode", "rule"):
+            had = about.get(what, "ist") if what == "mode" else about[what]  # older ones say none
+            if had != self._is[what]:
                 raise CheckpointError(
-                    f"{path}: of {what} {about[what]!r}, this coordinator has {self._is[what]!r}"
+                    f"{path}: of {what} {had!r}, this coordinator has {self._is[what]!r}"
                 )
         if about["structure"] != self._is["structure"]:
             raise CheckpointError(f"{path}: of another model")
         return SavedSolver(tensors, about)
+
+    # -- the end of the run ----------------------------------------------------------------------
+
+    @property
+    def ended(self) -> Path | None:
+        """The file that says that this run was ended by a word; None: it may go on."""
+        path = self.folder.path / ENDED
+        return path if path.exists() else None
+
+    def mark_ended(self, reason: str) -> None:
+        """Whatever starts this program again, this run does not go on; a full disk costs a line."""
+
+        def write(file: BinaryIO) -> None:
+            file.write(f"{reason}\n".encode())
+
+        try:
+            self.folder.put(ENDED, write)
+        except OSError as error:
+            self.checkpoints.complain(error)
 
     # -- writing ---------------------------------------------------------------------------------
 

@@ -14,14 +14,16 @@ def add(commands: Commands) -> None:
     it = command(
         commands,
         "coordinator",
-        "deal subnets to peers and assemble what comes back (docs/ist.md)",
-        "For models that no peer has to hold as a whole: each member gets a subnet of its own"
-        " size, trains it by itself and pushes it back. Members may come, leave, die and be slow;"
-        " killed and started again with its folder, it goes on where it was.",
+        "deal subnets to peers and assemble them (docs/ist.md), or be a hub (docs/hub.md)",
+        "Mode ist, for models that no peer has to hold as a whole: each member gets a subnet of its"
+        " own size, trains it by itself and pushes it back. Mode hub: each has the whole model, and"
+        " its gradients or weights come here. Members may come, leave, die and be slow; killed and"
+        " started again with its folder, it goes on where it was.",
         """\
 examples:
   murmurate coordinator --workload fashion-mnist-mlp --data ~/fashion --rule async
   murmurate node --mode ist --coordinator 127.0.0.1:7100 --workload …       its members
+  murmurate coordinator --mode hub --rule k-of-n --hub-gradients 3 --founders 4
   murmurate coordinator --config coordinator.toml --check-config         is it right? all errors
   murmurate coordinator --checkpoint state/ --metrics 127.0.0.1:9464     restartable, watched
   curl -O http://127.0.0.1:9464/model.safetensors                        the model as it is now

@@ -8,8 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from murmurate.programs.keys.config import NODE, CheckpointConfig, MetricsConfig, listening
+from murmurate.core.values.hub_settings import HubSettings
+from murmurate.core.values.hub_settings import problems as hub_problems
+from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.recipe import Recipe
+from murmurate.programs.keys.config import (
+    NODE,
+    CheckpointConfig,
+    MetricsConfig,
+    listening,
+    recipe_problems,
+)
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
+from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import (
     ADDRESS,
     FILE,
@@ -25,7 +36,7 @@ from murmurate.programs.keys.kinds import (
     one_of,
     whole,
 )
-from murmurate_coordinator.names import METRICS_PORT, PORT, RULES
+from murmurate_coordinator.names import ALL_RULES, METRICS_PORT, MODES, PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +61,32 @@ class CoordinatorTrainConfig:
     data: str | None = None
     batch_size: int | None = None
     lr: float | None = None
+    optimizer: str | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
     split: str = "none"
     shard: Shard = field(default_factory=Shard)
     """Of its own member, like split."""
+    mode: str = "ist"
     rule: str = "async"
-    every: int = 10
+    every: int | None = None
+    """None: 1 where gradients go up, else 10."""
     samples: int | None = None
     seconds: float | None = None
     evaluate_s: float | None = None
     validation: float | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of its own member, and of a rule that has an optimizer."""
+        return Recipe(
+            optimizer=self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +101,15 @@ class CoordinatorConfig:
 
     coordinator: CoordinatorSection = field(default_factory=CoordinatorSection)
     train: CoordinatorTrainConfig = field(default_factory=CoordinatorTrainConfig)
+    hub: HubSettings = field(default_factory=HubSettings)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     report: CoordinatorReportConfig = field(default_factory=CoordinatorReportConfig)
 
 
-RULES_HELP = f"who trains what, when: {', '.join(RULES)} (default async)"
-EVERY_HELP = "local steps until a push (default 10); async: as they like"
+RULES_HELP = "; ".join(f"mode {mode}: {', '.join(rules)}" for mode, rules in RULES_OF.items())
+EVERY_HELP = "local steps until a push (default 10; of a gradient 1); ist async: as they like"
+MODE_HELP = "ist: members train subnets (default); hub: the whole model"
 EVALUATE_HELP = "seconds between evaluations of the whole (default 5); 0: at the end only"
 LISTEN_HELP = f"where members come (default 127.0.0.1:{PORT}); port 0 takes a free one"
 FOUNDERS_HELP = "wait for so many members before the first is given anything (default 1)"
@@ -99,12 +129,17 @@ KEYS = (
     Key("coordinator", "threads", WHOLE, whole(0), "for torch (default 1); 0: all cores"),
     *(
         _NODE[f"train.{name}"]
-        for name in ("workload", "data", "batch_size", "lr", "split", "shard", "samples", "seconds")
+        for name in (
+            *("workload", "data", "batch_size", "lr", "optimizer", "momentum", "nesterov"),
+            *("weight_decay", "split", "shard", "samples", "seconds"),
+        )
     ),
     Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
     _NODE["train.validation"],
-    Key("train", "rule", TEXT, one_of(RULES), RULES_HELP),
+    Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
+    Key("train", "rule", TEXT, one_of(ALL_RULES), f"{RULES_HELP} (default async)"),
     Key("train", "every", WHOLE, whole(1), EVERY_HELP),
+    *HUB_KEYS,
     _NODE["checkpoint.dir"],
     _NODE["checkpoint.every_s"],
     Key("metrics", "listen", ADDRESS, is_address, METRICS_HELP),
@@ -124,6 +159,7 @@ def load(
     return CoordinatorConfig(
         coordinator=CoordinatorSection(**found["coordinator"]),
         train=CoordinatorTrainConfig(**found["train"]),
+        hub=HubSettings(**found["hub"]),
         checkpoint=CheckpointConfig(**found["checkpoint"]),
         metrics=MetricsConfig(**found["metrics"]),
         report=CoordinatorReportConfig(**found["report"]),
@@ -135,7 +171,30 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         "coordinator.listen", "" if "coordinator.listen" in given else CoordinatorSection().listen
     )
     problems = listening("coordinator", listen, values, given)
+    problems += recipe_problems(values, given)
     if "coordinator.width" in values and not values.get("coordinator.train"):
         place, value = given["coordinator.width"]
         problems.append(problem(place, "coordinator.width", value, "only with train = true"))
-    return problems
+    return problems + _rules(values, given)
+
+
+def _rules(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What the mode and its rule do not have."""
+    default = CoordinatorTrainConfig()
+    mode, rule = values.get("train.mode", default.mode), values.get("train.rule", default.rule)
+    rules = RULES_OF[mode]
+    hub = {path.removeprefix("hub."): v for path, v in values.items() if path.startswith("hub.")}
+    found: dict[str, str] = {}
+    if rule not in rules:
+        found["train.rule"] = f"{', '.join(rules)} with mode {mode}"
+    elif mode == "hub":
+        members = values.get("coordinator.founders")
+        wrong = hub_problems(rule, hub, members)
+        found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
+    if mode != "hub":
+        found |= {f"hub.{name}": "only with mode hub" for name in hub}
+    out = []
+    for path, accepted in found.items():
+        place, value = given.get(path, Given("default", values.get(path)))
+        out.append(problem(place, path, value, accepted))
+    return out

@@ -42,6 +42,8 @@ class Around:
     ready: bool = False
     shares: dict[str, float] | None = None
     """When it ended, before the members left."""
+    more: Json | None = None
+    """The solver's own keys of the report, from the same instant."""
 
 
 def read(centre: Sessions, around: Around) -> CoordinatorInstant:
@@ -216,7 +218,7 @@ def whole(
     shares = centre.shares() if around.shares is None else around.shares
     own |= {"shares": few(shares, max), "leases": len(shares)}
     members = [each | {"share": shares.get(each["name"])} for each in rows(centre, wall_s)]
-    head = {"run": centre.run, "mode": "ist", "rule": centre.solver.rule}
+    head = {"run": centre.run, "mode": centre.solver.mode, "rule": centre.solver.rule}
     usual = report.assemble(
         {**head, "workload": workload, "seed": seed},
         [own],
@@ -237,4 +239,5 @@ def whole(
         "coverage": own["coverage"],
         "shares": own["shares"],
         "nodes": [own, *members],
+        **(centre.solver.more() if around.more is None else around.more),
     }

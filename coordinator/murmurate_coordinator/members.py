@@ -86,12 +86,12 @@ class Seat:
         self.mark = pushes
         self.seconds = 0.0
 
-    def pushed(self, now: float, pushes: int) -> None:
-        """A push was folded in."""
+    def pushed(self, now: float, pushes: int, staleness: int | None = None) -> None:
+        """A push was folded in; `staleness`, where the solver knows it."""
         if self.since_s is not None:
             self.intervals.append(now - self.begun_s)
         self.since_s = self.begun_s = now
-        self.staleness = max(0, pushes - 1 - self.mark)
+        self.staleness = max(0, pushes - 1 - self.mark) if staleness is None else staleness
         self.mark = pushes
 
     def trains(self, part: float, steps: int, seconds: float) -> None:

@@ -29,6 +29,7 @@ from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
     MemberPush,
+    PushAccepted,
     Reason,
     Refused,
     Waits,
@@ -113,6 +114,8 @@ class Sessions:
             lease_holds=holds,
             lease_version=lease.version if lease is not None and holds else 0,
             plan=self.solver.plan,
+            mode=self.solver.mode,
+            pipelined=self.solver.half.pipelined,
         )
         self._carry_out(effects, now)
         if self.stopping:
@@ -122,6 +125,9 @@ class Sessions:
     def _judge(self, hello: wire.WorkHello) -> None:
         if hello.run != self.run:
             raise SchemaMismatch(f"run {hello.run!r}, this coordinator has {self.run!r}")
+        mode = hello.mode or "ist"
+        if mode != self.solver.mode:
+            raise SchemaMismatch(f"mode {mode!r}, this coordinator is of mode {self.solver.mode!r}")
         if hello.structure != self.digest:
             raise SchemaMismatch(
                 f"{hello.name} has found another structure in its model: other layers, other sizes"
@@ -228,14 +234,21 @@ class Sessions:
             self._refused(seat, not_taken(self.solver, head, first), now)
             return
         assert lease is not None
-        self._count(seat, push, head, lease.held, now)
+        assert isinstance(first, PushAccepted)
+        self._count(seat, push, head, lease.held, now, first.staleness)
         self._carry_out(effects, now)
 
     def _count(
-        self, seat: Seat, push: MemberPush, head: wire.Return, held: Held, now: float
+        self,
+        seat: Seat,
+        push: MemberPush,
+        head: wire.Return,
+        held: Held,
+        now: float,
+        staleness: int | None,
     ) -> None:
         tally = self.members.tally(seat.name)
-        seat.pushed(now, self.solver.totals.pushes)
+        seat.pushed(now, self.solver.totals.pushes, staleness)
         tally.staleness.add(seat.staleness)
         self.staleness.add(seat.staleness)
         tally.pushes += 1
@@ -361,7 +374,8 @@ class Sessions:
 
     def part(self, held: Held) -> float:
         """Which part of the units that is."""
-        return float(held[:-1].sum()) / max(1, self.structure.units)
+        units = self.structure.units
+        return float(held[:-1].sum()) / units if units else 1.0
 
     def shares(self) -> dict[str, float]:
         return {one.owner: self.part(one.held) for one in self.solver.leases.values()}

@@ -27,6 +27,7 @@ class SubnetWorld:
             seconds=1.0,  # whoever carries out the events decides that
             steps=task.every or STEPS,
             speeds=task.speeds,
+            costs=task.costs,
             widths=task.widths,
             memory_bytes=task.memory_bytes,
             delay_s=task.delay_s,

@@ -11,6 +11,7 @@ import torch
 from murmurate import workloads
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.subnet import load, weights_of
+from murmurate.core.partition.whole import whole_structure
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.workloads import Evaluation
@@ -36,11 +37,15 @@ class WholeModel:
             lr=train.lr,
             validation=train.validation,
             seed=it.seed,
+            recipe=train.recipe,
         )
         torch.manual_seed(it.seed)
         self.module = self.workload.model()
-        self.structure = analyse(self.module, example_of(self.workload, self.module))
-        if not self.structure.groups:
+        if train.mode == "hub":
+            self.structure = whole_structure(self.module)
+        else:
+            self.structure = analyse(self.module, example_of(self.workload, self.module))
+        if not self.structure.groups and train.mode != "hub":
             why = "; ".join(f"{name}: {text}" for name, text in self.structure.reasons.items())
             raise ConfigError(f"workload {train.workload}: none of its axes can be split ({why})")
         self.tied = tied_names(self.module)

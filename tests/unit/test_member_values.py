@@ -111,9 +111,9 @@ def test_a_subnet_is_given_again_under_its_half(half: MemberHalf) -> None:
     optimizer follows, and its state starts anew."""
     it, structure, optimizer = trained(make())
     held, values = structure.everything(), copies(make())
-    for _ in range(2):
+    for lease in (1, 2):
         before = None if it.current.subnet is None else copies(it.current.subnet)
-        it.adopt(half, held, {name: value.clone() for name, value in values.items()})
+        it.adopt(half, held, {name: value.clone() for name, value in values.items()}, lease)
         assert it.current.subnet is not None
         for name, value in weights_of(it.current.subnet).items():
             added = half.down is Down.ADD and before is not None

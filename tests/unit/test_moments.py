@@ -9,6 +9,7 @@ import torch
 
 from murmurate.core.layout import Layout
 from murmurate.training.gain import OptimizerGain, keeps_squares
+from murmurate.training.gains import OptimizerGains
 from murmurate.training.moments import SwarmMoments, layout_of
 
 KINDS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
@@ -31,7 +32,7 @@ class Member:
     def __init__(self, kind: Any = torch.optim.Adam, **words: Any) -> None:
         self.model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(SIZE))])
         self.optimizer = kind(self.model.parameters(), lr=0.1, **words)
-        self.layout, self.parameters = layout_of(self.model, self.optimizer, "own")
+        self.layout, self.parameters = layout_of(self.model, [self.optimizer], "own")
         self.gain = OptimizerGain(self.optimizer, self.parameters)
         self.it = SwarmMoments(self.layout, self.parameters, self.gain)
 
@@ -177,10 +178,36 @@ def test_there_is_room_only_where_they_are_needed(data: str) -> None:
     model = torch.nn.Linear(4, 3)
     for kind in (torch.optim.SGD, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.Adam):
         optimizer = kind(model.parameters(), lr=0.1)
-        layout, parameters = layout_of(model, optimizer, data)
+        layout, parameters = layout_of(model, [optimizer], data)
         needed = data == "own" and kind is torch.optim.Adam
         assert (layout.schema == Layout.of(model)[0].schema) is not needed
         gain = OptimizerGain(optimizer, parameters)
         assert bool(SwarmMoments(layout, parameters, gain)) is needed
         assert (gain.everybodys is not None) is needed
         assert keeps_squares(optimizer) is (kind is torch.optim.Adam)
+
+
+def test_of_several_optimizers_those_that_have_squares_share_them() -> None:
+    model = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(SIZE)) for _ in range(2))
+    first, second = model
+    optimizers = [torch.optim.SGD([first], lr=1.0), torch.optim.Adam([second], lr=0.1)]
+    layout, parameters = layout_of(model, optimizers, "own")
+    gains = OptimizerGains(optimizers, parameters)
+    it = SwarmMoments(layout, parameters, gains)
+    weights = torch.zeros(layout.size)
+    weights[layout.moments] = 8.0
+    first.grad, second.grad = torch.ones(SIZE), torch.full((SIZE,), 4.0)
+    gained = torch.zeros(layout.size)
+    it.stepped(weights, 2)
+    for optimizer in optimizers:
+        optimizer.step()
+        gains.stepped(optimizer)
+        gains.add_to(gained, lambda: weights)
+    torch.testing.assert_close(gained[:SIZE], torch.full((SIZE,), -1.0))  # as it is
+    everybodys = 16.0 / 2 + 8.0
+    wanted = torch.full((SIZE,), -0.1 * 4.0 / (everybodys / 2) ** 0.5)
+    torch.testing.assert_close(gained[SIZE : 2 * SIZE], wanted)
+    update = torch.zeros(layout.size)
+    it.put_into(update, ALL, weights, 2)
+    assert not update[layout.moments][:SIZE].any()
+    assert bool((update[layout.moments][SIZE:] > 0.0).all())

@@ -19,7 +19,17 @@ from torch import nn
 
 from murmurate.core.figures.table import REFUSED_PUSHES, REFUSED_STREAMS
 from murmurate.core.partition import analyse, weights_of
-from murmurate.core.values.member_half import IST_RULES, Down, PushPace, Up
+from murmurate.core.partition.whole import whole_structure
+from murmurate.core.values.hub_settings import HubSettings
+from murmurate.core.values.member_half import (
+    HUB_RULES,
+    IST_RULES,
+    PROTOCOLS,
+    Down,
+    PushPace,
+    Up,
+    can_pipeline,
+)
 from murmurate_coordinator.checkpoint import LIFE, SavedSolver, restore, save
 from murmurate_coordinator.solvers.effects import (
     Effect,
@@ -31,10 +41,18 @@ from murmurate_coordinator.solvers.effects import (
     Waits,
 )
 from murmurate_coordinator.solvers.protocol import Solver
-from murmurate_coordinator.solvers.table import SOLVERS, new_solver
+from murmurate_coordinator.solvers.table import HUB_SOLVERS, SOLVERS, new_solver
 
 J = 3
-every_solver = pytest.mark.parametrize("rule", SOLVERS)
+CASES = (
+    *(f"ist {rule}" for rule in SOLVERS),
+    *(
+        f"hub {rule} {protocol}"
+        for rule in HUB_SOLVERS
+        for protocol in PROTOCOLS[: 1 + can_pipeline(HUB_RULES[rule])]
+    ),
+)
+every_solver = pytest.mark.parametrize("rule", CASES)
 
 
 def make() -> nn.Module:
@@ -46,6 +64,7 @@ def make() -> nn.Module:
 
 MODEL = make()
 STRUCTURE = analyse(MODEL, (torch.randn(4, 3),))
+WHOLE = whole_structure(MODEL)
 Values = dict[str, torch.Tensor]
 
 
@@ -103,7 +122,10 @@ class Members:
 
     def push(self, name: str) -> list[Effect]:
         effects = self.solver.push(self.train(name))
-        assert effects[0] == PushAccepted(name, self.given[name].lease, self.version[name] + 1)
+        first = effects[0]
+        assert isinstance(first, PushAccepted)
+        assert (first.peer, first.lease) == (name, self.given[name].lease)
+        assert first.version == self.version[name] + 1
         if self.solver.half.waits:
             self.done.add(name)
         return self.take(effects)
@@ -121,11 +143,24 @@ class Members:
             assert self.ready()
 
 
-def seated(rule: str, *names: str) -> Members:
+def kind(case: str) -> dict[str, Any]:
+    """Of a solver: its mode, and what a hub is told."""
+    mode, _, *protocol = case.split()
+    if mode == "ist":
+        return {"mode": mode}
+    told = HubSettings(lr=0.3, protocol=protocol[0], gradients=2)
+    return {"mode": mode, "settings": told}
+
+
+def made(case: str, **more: Any) -> Solver:
+    structure = STRUCTURE if case.startswith("ist") else WHOLE
     rng = np.random.default_rng(0)
-    solver = new_solver(
-        rule, STRUCTURE, weights_of(MODEL), rng, steps=J, founders=len(names), first_lease=LIFE + 1
-    )
+    rule = case.split()[1]
+    return new_solver(rule, structure, weights_of(MODEL), rng, steps=J, **kind(case), **more)
+
+
+def seated(rule: str, *names: str) -> Members:
+    solver = made(rule, founders=len(names), first_lease=LIFE + 1)
     members = Members(solver)
     members.join(*names)
     assert members.ready() == sorted(names)
@@ -156,10 +191,15 @@ def refused(solver: Solver, push: MemberPush, *reasons: Reason) -> None:
 
 
 def test_the_table_is_the_members_table() -> None:
-    assert SOLVERS.keys() == IST_RULES.keys()
-    for rule, solver in SOLVERS.items():
-        assert solver.rule == rule
-        assert solver.half == IST_RULES[rule]
+    for mode, solvers, halves in (
+        ("ist", SOLVERS, IST_RULES),
+        ("hub", HUB_SOLVERS, HUB_RULES),
+    ):
+        assert solvers.keys() == halves.keys()
+        for rule, solver in solvers.items():
+            assert (solver.mode, solver.rule) == (mode, rule)
+            made_of_it = made(f"{mode} {rule} request-reply")
+            assert made_of_it.half == halves[rule]
 
 
 def test_every_reason_is_a_figure_from_the_start() -> None:
@@ -169,9 +209,7 @@ def test_every_reason_is_a_figure_from_the_start() -> None:
 
 @every_solver
 def test_members_are_given_what_they_can_train(rule: str) -> None:
-    solver = new_solver(
-        rule, STRUCTURE, weights_of(MODEL), np.random.default_rng(0), steps=J, founders=3
-    )
+    solver = made(rule, founders=3)
     members = Members(solver)
     for name in ("a", "b"):
         [waits] = members.join(name)
@@ -189,7 +227,7 @@ def test_members_are_given_what_they_can_train(rule: str) -> None:
         assert np.array_equal(give.held, lease.held)
         assert give.steps == (J if solver.half.every is PushPace.AFTER_STEPS else None)
         for name, value in give.values.items():
-            assert tuple(value.shape) == STRUCTURE.tensors[name].part(give.held)
+            assert tuple(value.shape) == solver.structure.tensors[name].part(give.held)
             assert value.dtype == solver.weights[name].dtype
     assert len({give.lease for give in gives if isinstance(give, GiveLease)}) == 3
     before = weights(solver)
@@ -253,6 +291,7 @@ def test_a_broken_or_alien_push_changes_nothing(rule: str) -> None:
         (replace(good, peer="mallory"), Reason.NOT_LEASED),
         (replace(good, steps=-1), Reason.SHAPES),
         (replace(good, samples=-1), Reason.SHAPES),
+        (replace(good, samples=10**18), Reason.SAMPLES),
         (replace(good, values=less), Reason.SHAPES),
         (replace(good, values={**good.values, "more": good.values[weight]}), Reason.SHAPES),
         (_broken(good, weight, lambda value: value[:-1]), Reason.SHAPES),
@@ -284,7 +323,8 @@ def test_the_dead_are_not_waited_for_and_what_comes_late_is_refused(rule: str) -
     members.push("c")  # now at most b is waited for
     before = weights(members.solver)
     members.leave("b")
-    assert same(before, weights(members.solver))  # what it has pushed stays
+    waited_for = members.solver.mode == "hub" and members.solver.barrier  # now the rest is due
+    assert waited_for or same(before, weights(members.solver))  # what it has pushed stays
     assert members.solver.lease_of("b") is None
     assert members.ready() == ["a", "c"]
     assert members.leave("b") == []
@@ -353,11 +393,12 @@ def test_a_measured_speed_is_followed_or_not(rule: str) -> None:
     assert (a.held.sum() > b.held.sum()) == members.solver.follows_speed
 
 
-def reborn(solver: Solver) -> Solver:
+def reborn(case: str, solver: Solver) -> Solver:
     """From a checkpoint, through JSON as a file would have it."""
     saved = save(solver)
     again = SavedSolver(dict(saved.tensors), json.loads(json.dumps(saved.about)))
-    return restore(again, STRUCTURE, np.random.default_rng(9), steps=J, founders=1)
+    rng = np.random.default_rng(9)
+    return restore(again, solver.structure, rng, steps=J, founders=1, **kind(case))
 
 
 @every_solver
@@ -366,7 +407,7 @@ def test_after_a_restart_it_goes_on_as_it_would_have(rule: str) -> None:
     members.everybody_pushes(2)
     members.push("a")
     members.join("d")
-    twin = Members(reborn(members.solver))
+    twin = Members(reborn(rule, members.solver))
     old, new = members.solver, twin.solver
     assert same(weights(old), weights(new))
     assert (old.rule, old.plan, old.totals) == (new.rule, new.plan, new.totals)
@@ -401,8 +442,8 @@ def test_after_a_restart_it_goes_on_as_it_would_have(rule: str) -> None:
 
 @every_solver
 def test_a_restart_before_anybody_came(rule: str) -> None:
-    solver = new_solver(rule, STRUCTURE, weights_of(MODEL), np.random.default_rng(0), steps=J)
-    members = Members(reborn(solver))
+    solver = made(rule)
+    members = Members(reborn(rule, solver))
     assert isinstance(members.join("a")[0], GiveLease)
     members.everybody_pushes(2)
     assert same(weights(solver), {n: v.detach() for n, v in weights_of(MODEL).items()})

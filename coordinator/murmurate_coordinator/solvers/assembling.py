@@ -17,7 +17,7 @@ import torch
 from murmurate.core.partition.cover import Cover
 from murmurate.core.partition.structure import Held
 from murmurate.errors import PromiseBroken
-from murmurate_coordinator.solvers.effects import GiveLease
+from murmurate_coordinator.solvers.effects import GiveLease, MemberPush
 from murmurate_coordinator.solvers.leases import LeasedSolver, Values
 from murmurate_coordinator.solvers.protocol import Json, Lease
 from murmurate_coordinator.solvers.subnets.assemble import covers, fold
@@ -39,9 +39,9 @@ class AssemblingSolver(LeasedSolver):
         """Tensors of which several members may hold the same coordinates."""
         return self._shared
 
-    def _fold(self, lease: Lease, values: Values) -> None:
-        fold(self.weights, self._covers, self._order.index(lease.number), lease.last, values)
-        lease.last = self._common(values)
+    def _fold(self, lease: Lease, push: MemberPush) -> None:
+        fold(self.weights, self._covers, self._order.index(lease.number), lease.last, push.values)
+        lease.last = self._common(push.values)
 
     def _give(self, lease: Lease) -> GiveLease:
         give = super()._give(lease)

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     NOT_FINITE = "not_finite"
     FUTURE = "future"
     DUPLICATE = "duplicate"
+    SAMPLES = "samples"
     EXISTS = "exists"
     FULL = "full"
 
@@ -59,6 +60,9 @@ class PushAccepted:
     peer: str
     lease: int
     version: int
+    staleness: int | None = None
+    """Updates of the weights since the version it was computed on, where a rule counts versions;
+    None: whoever asks counts the pushes of others."""
 
 
 @dataclass(frozen=True, slots=True)

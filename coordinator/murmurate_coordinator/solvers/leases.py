@@ -43,14 +43,17 @@ from murmurate_coordinator.solvers.protocol import (
 )
 
 NORM_MAX = 1e15
+SAMPLES_MAX = 1 << 24
+"""In one step; more is a claim, not a batch."""
 Values = Mapping[str, torch.Tensor]
 
 
 class LeasedSolver(ABC):
     """Members and their leases on the weights, under a rule. No time, no threads, no network."""
 
+    mode: ClassVar[str] = "ist"
     rule: ClassVar[str]
-    half: ClassVar[MemberHalf]
+    half: MemberHalf
     barrier: ClassVar[bool] = False
     follows_speed: ClassVar[bool] = True
     plan_wants_checkpoint: ClassVar[bool] = False
@@ -95,7 +98,7 @@ class LeasedSolver(ABC):
         """Of a new plan: who holds which units. FREE is nobody."""
 
     @abstractmethod
-    def _fold(self, lease: Lease, values: Values) -> None:
+    def _fold(self, lease: Lease, push: MemberPush) -> None:
         """A push that was accepted changes the weights; the lease still has its old version."""
 
     @abstractmethod
@@ -109,6 +112,12 @@ class LeasedSolver(ABC):
     @abstractmethod
     def _pushed(self, lease: Lease) -> Iterable[Effect]:
         """A push was folded in."""
+
+    def _staleness(self, lease: Lease, push: MemberPush) -> int | None:
+        """How old what a push was computed on is, counted before it is folded in; None: whoever
+        asks counts the pushes of others."""
+        del lease, push
+        return None
 
     def _values(self, lease: Lease) -> dict[str, torch.Tensor]:
         """What its owner is given, as copies."""
@@ -216,14 +225,16 @@ class LeasedSolver(ABC):
         if refusal is not None:
             return [refusal]
         lease = self.leases[push.lease]
-        self._fold(lease, push.values)
+        staleness = self._staleness(lease, push)
+        self._fold(lease, push)
         lease.version += 1
         lease.steps += push.steps
         lease.samples += push.samples
         self.totals.pushes += 1
         self.totals.steps += push.steps
         self.totals.samples += push.samples
-        return [PushAccepted(push.peer, lease.number, lease.version), *self._pushed(lease)]
+        taken = PushAccepted(push.peer, lease.number, lease.version, staleness)
+        return [taken, *self._pushed(lease)]
 
     def refuse(self, peer: str, reason: Reason, sentence: str) -> Refused:
         """Nothing is changed, and it is counted."""
@@ -237,6 +248,9 @@ class LeasedSolver(ABC):
         lease = self.leases[push.lease]
         if push.steps < 0 or push.samples < 0:
             return self.refuse(push.peer, Reason.SHAPES, "a negative number of steps or samples")
+        if push.samples > SAMPLES_MAX * max(1, push.steps):
+            said = f"{push.samples} samples in {push.steps} steps: at most {SAMPLES_MAX} in one"
+            return self.refuse(push.peer, Reason.SAMPLES, said)
         if push.values.keys() != self.structure.tensors.keys():
             odd = sorted(push.values.keys() ^ self.structure.tensors.keys())
             return self.refuse(push.peer, Reason.SHAPES, f"missing or unknown tensors: {odd[:3]}")
@@ -284,6 +298,10 @@ class LeasedSolver(ABC):
         owners = [lease.owner for lease in self.leases.values()]
         if len(set(owners)) != len(owners) or not set(owners) <= set(self.members):
             raise PromiseBroken("leases", f"owners {owners}, members {sorted(self.members)}")
+
+    def more(self) -> Json:
+        """Further keys of the report."""
+        return {}
 
     # -- leases ------------------------------------------------------------------------------------
 

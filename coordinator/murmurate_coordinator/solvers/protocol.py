@@ -60,6 +60,9 @@ class Lease:
     samples: int = 0
     done: bool = False
     """It has been pushed, and its owner waits for the others: under a rule with a barrier."""
+    base: int = 0
+    """Where weights have versions: the plan that its last push was computed on, or the first one it
+    was given."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,10 @@ class Solver(Protocol):
     """One rule of the coordinator, with its state. Every call is whole when it returns."""
 
     # -- what it declares --------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """Of which it is a rule: ist or hub."""
 
     @property
     def rule(self) -> str:
@@ -149,6 +156,9 @@ class Solver(Protocol):
 
     def check(self) -> None:
         """PromiseBroken unless what it promises holds."""
+
+    def more(self) -> Json:
+        """Further keys of the report."""
 
     def check_room(self, members: Mapping[str, Capacity]) -> None:
         """ConfigError unless there is something to train for each of so many."""

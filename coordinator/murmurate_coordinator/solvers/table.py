@@ -8,8 +8,13 @@ import numpy as np
 import torch
 
 from murmurate.core.partition.structure import Structure
+from murmurate.core.values.hub_settings import HubSettings
 from murmurate.errors import ConfigError
-from murmurate_coordinator.solvers.hub.fedavg import FedAvg
+from murmurate_coordinator.solvers.hub.async_ import AsyncHub
+from murmurate_coordinator.solvers.hub.fedavg import FedAvg, HubFedAvg
+from murmurate_coordinator.solvers.hub.hub import HubSolver
+from murmurate_coordinator.solvers.hub.k_of_n import KOfN
+from murmurate_coordinator.solvers.hub.sync import SyncHub
 from murmurate_coordinator.solvers.leases import LeasedSolver
 from murmurate_coordinator.solvers.protocol import Solver
 from murmurate_coordinator.solvers.subnets.async_ import AsyncSubnets
@@ -28,6 +33,15 @@ SOLVERS: Mapping[str, type[LeasedSolver]] = {
     )
 }
 
+"""Of mode ist."""
+
+HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
+    solver.rule: solver for solver in (AsyncHub, SyncHub, KOfN, HubFedAvg)
+}
+"""Of mode hub."""
+
+SOLVERS_OF: Mapping[str, Mapping[str, type[LeasedSolver]]] = {"ist": SOLVERS, "hub": HUB_SOLVERS}
+
 
 def new_solver(
     rule: str,
@@ -35,13 +49,25 @@ def new_solver(
     weights: Mapping[str, torch.Tensor],
     rng: np.random.Generator,
     *,
+    mode: str = "ist",
     steps: int = 10,
     founders: int = 1,
     first_lease: int = 1,
+    settings: HubSettings | None = None,
 ) -> Solver:
-    """The solver of that rule, at the beginning of a run (`LeasedSolver.__init__`)."""
-    if rule not in SOLVERS:
-        raise ConfigError(f"rule {rule!r}: expected one of {', '.join(SOLVERS)}")
-    return SOLVERS[rule](
-        structure, weights, rng, steps=steps, founders=founders, first_lease=first_lease
+    """The solver of that rule, at the beginning of a run (`LeasedSolver.__init__`). `settings`: of
+    a hub's rule."""
+    solvers = SOLVERS_OF[mode]
+    if rule not in solvers:
+        raise ConfigError(f"rule {rule!r}: mode {mode} has {', '.join(solvers)}")
+    kind = solvers[rule]
+    more = {"settings": settings} if issubclass(kind, HubSolver) else {}
+    return kind(
+        structure,
+        weights,
+        rng,
+        steps=steps,
+        founders=founders,
+        first_lease=first_lease,
+        **more,
     )

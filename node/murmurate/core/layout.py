@@ -22,6 +22,7 @@ from typing import NamedTuple, cast
 import torch
 
 from murmurate.core import buffers, second_moments
+from murmurate.core.plain_names import plain_names
 from murmurate.errors import ConfigError
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -139,7 +140,9 @@ class Layout:
         its running statistics behind them, and for second moments, if that is asked for."""
         specs: list[TensorSpec] = []
         parameters: list[torch.nn.Parameter] = []
-        for name, parameter in model.named_parameters():
+        plain = plain_names(model)
+        for wrapped, parameter in model.named_parameters():
+            name = plain(wrapped)
             if torch.nn.parameter.is_lazy(parameter):
                 raise ConfigError(f"model: {name} has no shape yet: pass one batch through first")
             if parameter.is_meta:
@@ -157,7 +160,8 @@ class Layout:
         running = tracked(model) if statistics and specs else {}
         # They are kept and sent as the flat weights are, whatever they are in the model.
         wide = "float64" if any(spec.dtype == "float64" for spec in specs) else "float32"
-        specs += [TensorSpec(name, wide, tuple(t.tensor.shape)) for name, t in running.items()]
+        shapes = {plain(name): tuple(each.tensor.shape) for name, each in running.items()}
+        specs += [TensorSpec(name, wide, shape) for name, shape in shapes.items()]
         kept = [second_moments.kept_of(t.name, t.shape) for t in specs[: len(parameters)]]
         kept = kept if moments else []
         specs += [TensorSpec(name, wide, shape) for name, shape in kept]

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from murmurate.core.figures.counters import Tally
 from murmurate.core.partition.structure import Structure
-from murmurate.core.values.member_half import IST_RULES, TURNS, MemberHalf, PushPace
+from murmurate.core.values.member_half import RULES_OF, TURNS, MemberHalf, PushPace, pipelined
 from murmurate.edge.net import coordinator_wire as wire
 from murmurate.edge.net.coordinator_link import lasting
 from murmurate.edge.net.subnet_values import Incoming, Outgoing, Values, decode_held
@@ -28,6 +28,7 @@ from murmurate.errors import (
     SchemaMismatch,
 )
 from murmurate.training.held_lease import Gift, HeldLease
+from murmurate.training.push_pipeline import PushPipeline
 
 log = logging.getLogger("murmurate")
 
@@ -60,6 +61,7 @@ class Leasing:
         width: float,
         memory_bytes: int,
         tally: Tally,
+        mode: str = "ist",
     ) -> None:
         self.news = threading.Condition()
         self.structure = structure
@@ -93,8 +95,11 @@ class Leasing:
             structure=digest,
             width=width,
             memory_bytes=memory_bytes,
+            mode=mode,
         )
         self._structure = structure
+        self._pipeline = PushPipeline()
+        """Where the half is pipelined; else there is one push at a time, below."""
         self._queued: tuple[wire.Return, Values] | None = None
         self._on_its_way: wire.Return | None = None
         """The push that has no answer yet."""
@@ -145,8 +150,10 @@ class Leasing:
                 return False
             if not self.connected or self._queued is not None or self._on_its_way is not None:
                 return False
-            if all_of_it:
-                return True
+            if all_of_it or (self.half.pipelined and self.gift is not None):
+                return True  # a push is of one version: before others are taken it goes out
+            if self._pipeline.full:
+                return False
             if self.half.every is PushPace.AFTER_STEPS:
                 return lease.steps - lease.pushed >= self.steps
             return time.monotonic() >= self._next_at
@@ -161,14 +168,17 @@ class Leasing:
             push = wire.Return(
                 plan=lease.plan,
                 lease=lease.number,
-                version=lease.version + 1,
+                version=lease.version + len(self._pipeline) + 1,
                 steps=lease.steps,
                 samples=lease.samples,
                 loss=self.tally.loss,
                 seconds=lease.seconds,
                 value_bytes=0,  # counted where it is sent
             )
-            self._queued = push, values
+            if self.half.pipelined:
+                self._pipeline.put(push, values)
+            else:
+                self._queued = push, values
             self._copied_s, self._put_at = copied_s, time.monotonic()
             lease.pushed = lease.steps
             lease.done = self.half.waits
@@ -181,6 +191,9 @@ class Leasing:
             if gift is None:
                 return None
             old = self.lease
+            if old is not None and old.number == gift.lease.number and self.half.pipelined:
+                old.plan = gift.lease.plan  # newer weights of the same lease: all else goes on
+                return gift
             if old is not None:
                 self.steps_lost += old.steps - old.taken
             self.lease = gift.lease
@@ -193,7 +206,7 @@ class Leasing:
             lease = self.lease
             if lease is None:
                 return True
-            idle = self.connected and (not lease.valid or lease.done)
+            idle = self.connected and (not lease.valid or lease.done or self._pipeline.full)
             self._mind(idle and not lease.valid)
             return idle
 
@@ -212,7 +225,7 @@ class Leasing:
         """Whether everything that can be is in the model."""
         with self.news:
             lease = self.lease
-            if self._queued is not None or self._on_its_way is not None:
+            if self._queued is not None or self._on_its_way is not None or self._pipeline:
                 return False
             return lease is None or not lease.valid or lease.done or lease.steps == lease.pushed
 
@@ -230,20 +243,28 @@ class Leasing:
             raise SchemaMismatch(
                 f"the coordinator assembles run {welcome.run!r}, this is {self._hello.run!r}"
             )
-        half = IST_RULES.get(welcome.rule)
+        mode, rules = welcome.mode or "ist", RULES_OF[self._hello.mode]
+        if mode != self._hello.mode:
+            raise SchemaMismatch(
+                f"the coordinator is of mode {mode!r}, this member of {self._hello.mode!r}"
+            )
+        half = rules.get(welcome.rule)
         if half is None:
             raise SchemaMismatch(
-                f"the coordinator's rule is {welcome.rule!r}, this member knows"
-                f" {', '.join(IST_RULES)}"
+                f"the coordinator's rule is {welcome.rule!r}, this member knows {', '.join(rules)}"
             )
+        half = pipelined(half) if welcome.pipelined else half
         with self.news:
             self.connected = self.ever = True
             self.rule, self.half, self.steps = welcome.rule, half, welcome.steps
             self._drop()
+            self._resume(welcome)
             sent, self._on_its_way = self._on_its_way, None
             lease = self.gift.lease if self.gift is not None else self.lease
             if lease is not None and welcome.lease_holds and lease.valid:
-                if welcome.lease_version < (lease.version if sent is None else sent.version):
+                if self.half.pipelined:
+                    pass  # what it lacks is sent again as it was
+                elif welcome.lease_version < (lease.version if sent is None else sent.version):
                     lease.pushed, lease.done = 0, False  # the next push has everything in it
                 elif sent is not None:
                     lease.taken = sent.steps
@@ -254,13 +275,29 @@ class Leasing:
                 self.gift = None
             self.news.notify_all()
 
+    def _resume(self, welcome: wire.WorkWelcome) -> None:
+        """Pipelined: what the hub does not have yet is sent again, if the lease holds."""
+        if not welcome.lease_holds or not self.half.pipelined:
+            self._pipeline.clear()
+            return
+        before = len(self._pipeline)
+        last = self._pipeline.answered(welcome.lease_version)
+        self.tally.applied += before - len(self._pipeline)
+        if self.lease is not None:
+            self.lease.version = welcome.lease_version
+            self.lease.taken = self.lease.taken if last is None else last.steps
+        self._pipeline.again(welcome.lease_version)
+
     def push(self) -> tuple[wire.Return, Outgoing] | None:
         with self.news:
-            queued, self._queued = self._queued, None
+            if self.half.pipelined:
+                queued = self._pipeline.next()
+            else:
+                queued, self._queued = self._queued, None
             if queued is None:
                 return None
             push, values = queued
-            self._on_its_way = push
+            self._on_its_way = None if self.half.pipelined else push
             self._began_s = time.thread_time()
         outgoing = Outgoing(self._structure, values)  # not in the training thread: copies
         size = outgoing.value_bytes
@@ -293,6 +330,8 @@ class Leasing:
         with self.news:
             self.gift = Gift(HeldLease(give.plan, give.lease, give.version, held), values)
             self._arriving = False
+            if self.lease is None or self.lease.number != give.lease:
+                self._pipeline.clear()
             self._drop()
             self._on_its_way = None
             self.sentence = ""
@@ -301,7 +340,7 @@ class Leasing:
 
     def taken(self, taken: wire.Taken) -> None:
         with self.news:
-            sent = self._on_its_way
+            sent = self._pipeline.answered(taken.version) or self._on_its_way
             self._answered()
             self._bad = 0
             self.tally.applied += 1
@@ -319,8 +358,11 @@ class Leasing:
             if lease is None or lease.number != answer.lease:
                 return
             log.warning("a push was not taken (%s): %s", answer.reason, answer.sentence)
+            if answer.reason not in ("duplicate", "future"):
+                self._pipeline.clear()  # of the same lease: it is over, or this program is wrong
             match answer.reason:
                 case "duplicate":  # its answer was lost
+                    self._pipeline.answered(answer.version)
                     lease.version = max(lease.version, answer.version)
                 case "not_finite":
                     self._bad += 1

@@ -1,8 +1,9 @@
-"""`murmurate.join(mode="ist")`: an ordinary training loop trains a subnet of the model.
+"""`murmurate.join(mode="ist")` and `mode="hub"`: an ordinary training loop for a coordinator.
 
-The coordinator gives a subnet, the loop trains it, and now and then it is pushed back. All of that
-happens at the end of `optimizer.step()`, in the thread that calls it: nobody else writes weights.
-`Member.model` is what the loop calls (`trained_subnet`). What is pushed, and what is done with what
+Mode ist: the coordinator gives a subnet, the loop trains it, and now and then it is pushed back;
+`Member.model` is what the loop calls (`trained_subnet`). Mode hub: the loop trains its own model,
+with the hub's weights (`trained_whole`). All of it happens in `optimizer.step()`, in the
+thread that calls it: nobody else writes weights. What is pushed, and what is done with what
 comes, is what the rule's half says (`member_values`): nothing here knows a rule.
 """
 
@@ -24,7 +25,8 @@ from torch import nn
 from murmurate.core.admission import NAME_BYTES_MAX
 from murmurate.core.figures.counters import Learned, Tally
 from murmurate.core.figures.progress import Progress
-from murmurate.core.partition import observe
+from murmurate.core.partition import Structure, observe
+from murmurate.core.partition.whole import whole_structure
 from murmurate.core.staleness import Summary
 from murmurate.core.values.limits import name_problem
 from murmurate.edge.net.credentials import Credentials
@@ -40,6 +42,7 @@ from murmurate.training.leasing import Leasing
 from murmurate.training.member_link import CLOSE_S, MemberLink
 from murmurate.training.signals import Interrupts
 from murmurate.training.trained_subnet import CurrentSubnet, TrainedSubnet
+from murmurate.training.trained_whole import TrainedWhole
 from murmurate.watch.member_pages import pages
 
 log = logging.getLogger("murmurate")
@@ -64,6 +67,7 @@ class Member:
         join_timeout_s: float = 30.0,
         metrics: str | None = None,
         idle: Callable[[], bool] = lambda: False,
+        mode: str = "ist",
         credentials: Credentials,
         _limits: Limits | None = None,
     ) -> None:
@@ -84,8 +88,15 @@ class Member:
         self.run = run
         self.idle = idle
         self.tally = Tally()
-        self.model = CurrentSubnet(self._begin, self._seen)
-        self._trained = TrainedSubnet(model, optimizer, self.model)
+        self.mode = mode
+        self.model: Any
+        """What the loop calls: in mode ist the subnet of now, in mode hub the model itself."""
+        self._trained: TrainedSubnet | TrainedWhole
+        if mode == "hub":
+            self.model, self._trained = model, TrainedWhole(model, optimizer, self._seen)
+        else:
+            self.model = current = CurrentSubnet(self._begin, self._seen)
+            self._trained = TrainedSubnet(model, optimizer, current)
         self._coordinator = coordinator
         self._width = float(width)
         self._memory_bytes = int(memory_bytes)
@@ -105,7 +116,9 @@ class Member:
         self._left = False
         self._over = False
         """The coordinator has said stop, and has got the rest."""
-        if example is not None:
+        if mode == "hub":
+            self._begin_with(whole_structure(model))
+        elif example is not None:
             self._begin(example if isinstance(example, tuple) else (example,))
 
     # -- what is known ---------------------------------------------------------------------------
@@ -249,6 +262,8 @@ class Member:
     def _exchange(self) -> None:
         leasing = self._leasing
         assert leasing is not None
+        if leasing.half.pipelined and leasing.wants_push():
+            self._push()  # what is not pushed yet is of the weights that are here
         if leasing.gift is not None:
             self._adopt()
         elif leasing.wants_push():
@@ -279,7 +294,8 @@ class Member:
         assert leasing is not None
         gift = leasing.next_gift()
         if gift is not None:
-            self._trained.adopt(leasing.half, gift.lease.held, gift.values)
+            lease = gift.lease
+            self._trained.adopt(leasing.half, lease.held, gift.values, lease.number)
 
     def _push(self) -> None:
         """A copy of what goes up, to be sent in the background."""
@@ -293,11 +309,15 @@ class Member:
 
     def _begin(self, example: tuple[Any, ...]) -> None:
         """Find the structure, then get the first subnet."""
-        keep_memory()
+        assert isinstance(self._trained, TrainedSubnet)
         structure = observe(self._trained.whole, example)
         if not structure.groups:
             why = "; ".join(f"{name}: {it}" for name, it in structure.reasons.items())
             raise ConfigError(f"model: none of its axes can be split ({why})")
+        self._begin_with(structure)
+
+    def _begin_with(self, structure: Structure) -> None:
+        keep_memory()
         self._trained.structure = structure
         self._leasing = leasing = Leasing(
             run=self.run,
@@ -308,6 +328,7 @@ class Member:
             width=self._width,
             memory_bytes=self._memory_bytes,
             tally=self.tally,
+            mode=self.mode,
         )
         self._link = MemberLink(
             self._coordinator, leasing, self._pages, self._limits, self._credentials
@@ -348,7 +369,7 @@ class Member:
         deadline = time.monotonic() + timeout_s
         while True:
             leasing.check()
-            if leasing.gift is not None:
+            if leasing.gift is not None and not leasing.half.pipelined:
                 return True  # what is here is over: the rest of it has been pushed before
             if leasing.wants_push(all_of_it=True):
                 self._push()
@@ -379,6 +400,7 @@ class Member:
         self._left = True
         if self._hook is not None:
             self._hook.remove()
+        self._trained.close()
         atexit.unregister(self.leave)
         self._interrupts.restore()
         if self._leasing is None:

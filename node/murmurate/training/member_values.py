@@ -4,6 +4,7 @@ values = MemberValues(half)
 values.begin(model)                # what was given is in the model: count from here
 … a step … values.stepped(model)   # where gradients go up, they are summed
 values.up(model)                   # copies for a push: all since what was given last
+                                   # (pipelined: since the last push)
 values.down(model, given)          # the same tensors are given again: count from there
 """
 
@@ -33,8 +34,10 @@ class MemberValues:
 
     def begin(self, model: nn.Module) -> None:
         """The model holds what was given: from here on it counts."""
-        if self.half.up is Up.WEIGHTS:
-            return
+        if self.half.up is not Up.WEIGHTS:
+            self._begin(model)
+
+    def _begin(self, model: nn.Module) -> None:
         mine = weights_of(model)
         gradients = self.half.up is Up.GRADIENT
         summed = {n for n, value in mine.items() if gradients and isinstance(value, nn.Parameter)}
@@ -58,6 +61,8 @@ class MemberValues:
                 out[name] = value.detach() - self._given[name]
             else:
                 out[name] = value.detach().clone()
+        if self.half.pipelined:
+            self._begin(model)
         return out
 
     def down(self, model: nn.Module, values: Values) -> None:
@@ -65,5 +70,9 @@ class MemberValues:
         if self.half.down is Down.ADD:
             mine = weights_of(model)
             values = {name: mine[name].detach() + value for name, value in values.items()}
+        self.replace(model, values)
+
+    def replace(self, model: nn.Module, values: Values) -> None:
+        """The model is these values from now on."""
         load(model, values)
         self.begin(model)

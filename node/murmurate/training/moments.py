@@ -23,15 +23,16 @@ from murmurate.core import second_moments
 from murmurate.core.layout import Layout
 from murmurate.core.publishing.statistics import MergedStatistics
 from murmurate.training.gain import OptimizerGain, keeps_squares
+from murmurate.training.gains import OptimizerGains
 from murmurate.training.merged_numbers import MergedNumbers
 
 
 def layout_of(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: str
+    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], data: str
 ) -> tuple[Layout, list[torch.nn.Parameter]]:
     """What a node's flat weights have in them, by what is said of the peers' data; and the trained
     parameters, in order."""
-    moments = data == "own" and keeps_squares(optimizer)
+    moments = data == "own" and any(map(keeps_squares, optimizers))
     return Layout.of(model, statistics=True, moments=moments)
 
 
@@ -40,7 +41,10 @@ class SwarmMoments(MergedNumbers):
     layout: none."""
 
     def __init__(
-        self, layout: Layout, parameters: Sequence[torch.nn.Parameter], gain: OptimizerGain
+        self,
+        layout: Layout,
+        parameters: Sequence[torch.nn.Parameter],
+        gain: OptimizerGain | OptimizerGains,
     ) -> None:
         super().__init__(layout, layout.moments)
         self._parameters = parameters
@@ -55,7 +59,7 @@ class SwarmMoments(MergedNumbers):
         self.late = False
         """Whether all this node has is a snapshot, which may be old: updates follow it."""
         if self:
-            gain.everybodys = self._make_everybodys
+            gain.divide_by(self._make_everybodys)
 
     def stepped(self, weights: torch.Tensor, members: int) -> None:
         """A step was taken, with so many members, and its gain is about to be read."""

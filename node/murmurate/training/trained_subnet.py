@@ -76,8 +76,11 @@ class TrainedSubnet:
         self._fresh = False
         """No step was made yet with this subnet."""
 
-    def adopt(self, half: MemberHalf, held: Held, values: Mapping[str, torch.Tensor]) -> None:
+    def adopt(
+        self, half: MemberHalf, held: Held, values: Mapping[str, torch.Tensor], lease: int
+    ) -> None:
         """Train these units from now on."""
+        del lease
         subnet, kept = self.current.subnet, self._values
         same = self._held is not None and bool((self._held == held).all())
         if subnet is not None and same and kept is not None and kept.half == half:
@@ -104,6 +107,9 @@ class TrainedSubnet:
         assert self._values is not None
         assert self.current.subnet is not None
         self._values.stepped(self.current.subnet)
+
+    def close(self) -> None:
+        """The model given to join() was never changed."""
 
     def up(self) -> dict[str, torch.Tensor]:
         """What goes into a push, as copies."""

@@ -4,6 +4,22 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class StopRun(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class RunStops(_message.Message):
+    __slots__ = ("version", "run", "members")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    run: str
+    members: int
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
+
 class Work(_message.Message):
     __slots__ = ("hello", "push", "offset", "raw", "doing", "bye", "checksum")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +39,7 @@ class Work(_message.Message):
     def __init__(self, hello: _Optional[_Union[WorkHello, _Mapping]] = ..., push: _Optional[_Union[Return, _Mapping]] = ..., offset: _Optional[int] = ..., raw: _Optional[bytes] = ..., doing: _Optional[_Union[Doing, _Mapping]] = ..., bye: bool = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class WorkHello(_message.Message):
-    __slots__ = ("version", "run", "name", "instance", "structure", "width", "memory_bytes", "lease", "lease_version")
+    __slots__ = ("version", "run", "name", "instance", "structure", "width", "memory_bytes", "lease", "lease_version", "mode")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +49,7 @@ class WorkHello(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     version: int
     run: str
     name: str
@@ -42,7 +59,8 @@ class WorkHello(_message.Message):
     memory_bytes: int
     lease: int
     lease_version: int
-    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., instance: _Optional[str] = ..., structure: _Optional[bytes] = ..., width: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., lease: _Optional[int] = ..., lease_version: _Optional[int] = ...) -> None: ...
+    mode: str
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., instance: _Optional[str] = ..., structure: _Optional[bytes] = ..., width: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., lease: _Optional[int] = ..., lease_version: _Optional[int] = ..., mode: _Optional[str] = ...) -> None: ...
 
 class Return(_message.Message):
     __slots__ = ("plan", "lease", "version", "steps", "samples", "loss", "seconds", "value_bytes")
@@ -101,7 +119,7 @@ class Task(_message.Message):
     def __init__(self, welcome: _Optional[_Union[WorkWelcome, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ..., offset: _Optional[int] = ..., raw: _Optional[bytes] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., not_taken: _Optional[_Union[NotTaken, _Mapping]] = ..., waits: _Optional[str] = ..., stop: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class WorkWelcome(_message.Message):
-    __slots__ = ("version", "run", "instance", "rule", "steps", "lease_holds", "lease_version", "plan")
+    __slots__ = ("version", "run", "instance", "rule", "steps", "lease_holds", "lease_version", "plan", "mode", "pipelined")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +128,8 @@ class WorkWelcome(_message.Message):
     LEASE_HOLDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINED_FIELD_NUMBER: _ClassVar[int]
     version: int
     run: str
     instance: str
@@ -118,7 +138,9 @@ class WorkWelcome(_message.Message):
     lease_holds: bool
     lease_version: int
     plan: int
-    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., instance: _Optional[str] = ..., rule: _Optional[str] = ..., steps: _Optional[int] = ..., lease_holds: bool = ..., lease_version: _Optional[int] = ..., plan: _Optional[int] = ...) -> None: ...
+    mode: str
+    pipelined: bool
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., instance: _Optional[str] = ..., rule: _Optional[str] = ..., steps: _Optional[int] = ..., lease_holds: bool = ..., lease_version: _Optional[int] = ..., plan: _Optional[int] = ..., mode: _Optional[str] = ..., pipelined: bool = ...) -> None: ...
 
 class Give(_message.Message):
     __slots__ = ("plan", "lease", "version", "held", "value_bytes")

@@ -194,6 +194,9 @@ def summary(report: Json) -> list[str]:
             f"{report['pushes']:,} pushes in {report['plans']:,} plans"
             + (f"; the least trained is {least}: {covered[least]:.0%} of it" if least else "")
         )
+    if report["mode"] == "hub" and "version" in report:
+        pushes, version = report["pushes"], report["version"]
+        lines.append(f"{pushes:,} pushes in {version:,} updates, {report['protocol']}")
     if report["staleness"]["count"]:
         predicted = report["staleness_predicted"]
         expected = "" if predicted is None else f" (predicted {predicted:.2f})"

@@ -36,3 +36,9 @@ class FedAvg(AssemblingSolver, BarrierSolver):
     def _load(self, tensors: Values, about: Json) -> None:
         super()._load(tensors, about)
         self._shared = frozenset(self.structure.tensors)
+
+
+class HubFedAvg(FedAvg):
+    """The same as a rule of mode hub, for models of which nothing can be dealt."""
+
+    mode = "hub"

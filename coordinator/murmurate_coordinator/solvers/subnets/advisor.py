@@ -141,13 +141,16 @@ class Advisor:
             since = seen.given_s if seen.pushed_s is None else max(seen.pushed_s, seen.given_s)
             age = now_s - since
             if age > max(most * usual, self._silent_s):
-                units = int(lease.held[:-1].sum())
-                more = "; everybody waits for it" if self.solver.barrier else ""
+                units, more = int(lease.held[:-1].sum()), ""
+                if structure.units:
+                    more = f": its {units} of {structure.units} units are not updated"
+                if self.solver.barrier:
+                    more += "; everybody waits for it"
                 yield Advice(
                     SILENT,
                     lease.owner,
                     f"{lease.owner} has pushed nothing for {age:.3g} s, usually every {usual:.3g}"
-                    f" s: its {units} of {structure.units} units are not updated{more}",
+                    f" s{more}",
                 )
         if not self.solver.leases:
             return

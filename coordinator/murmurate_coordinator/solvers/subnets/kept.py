@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from murmurate.core.partition.structure import Held, Indices
+from murmurate_coordinator.solvers.effects import MemberPush
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import FREE, Json, Lease
 from murmurate_coordinator.solvers.subnets import unit_affinity
@@ -85,8 +86,8 @@ class KeptSubnets(SubnetSolver):
             )
         return values
 
-    def _fold(self, lease: Lease, values: Values) -> None:
-        super()._fold(lease, values)
+    def _fold(self, lease: Lease, push: MemberPush) -> None:
+        super()._fold(lease, push)
         self._pushed_in[lease.held] = lease.number
 
     def _used(self, name: str) -> torch.Tensor:

@@ -30,7 +30,7 @@ from murmurate.core.partition.cover import check_identity, write
 from murmurate.core.partition.structure import Held, Indices
 from murmurate.errors import PromiseBroken
 from murmurate_coordinator.solvers.assembling import AssemblingSolver
-from murmurate_coordinator.solvers.effects import Effect, Waits
+from murmurate_coordinator.solvers.effects import Effect, MemberPush, Waits
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import Capacity, Json, Lease
 from murmurate_coordinator.solvers.subnets.plan import make_plan, targets
@@ -110,8 +110,8 @@ class SubnetSolver(AssemblingSolver):
 
     # -- what is trained ---------------------------------------------------------------------------
 
-    def _fold(self, lease: Lease, values: Values) -> None:
-        super()._fold(lease, values)
+    def _fold(self, lease: Lease, push: MemberPush) -> None:
+        super()._fold(lease, push)
         if not lease.version:
             self._mark(lease.held)
 

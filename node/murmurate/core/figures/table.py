@@ -31,7 +31,10 @@ STATES = ("alive", "suspect", "dead", "left")
 REFUSED_BY_NODE = (
     *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "too_large"),
 )
-REFUSED_PUSHES = ("over", "not_leased", "shapes", "not_finite", "future", "duplicate")
+REFUSED_PUSHES = (
+    *("over", "not_leased", "shapes", "not_finite", "future", "duplicate"),
+    "samples",
+)
 REFUSED_STREAMS = ("malformed", "digest", "schema", "exists", "stalled", "quarantine", "revoked")
 ADVICE = ("silent", "behind", "untrained")
 WHO = "Who this is: join on instance to get a name."

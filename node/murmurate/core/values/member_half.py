@@ -9,7 +9,7 @@ this table, so the lists of rules in help and configuration are made from it too
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -23,7 +23,8 @@ class Up(StrEnum):
     DIFFERENCE = "difference"
     """The tensors as they are now, less what was given."""
     GRADIENT = "gradient"
-    """The sum of the gradients of all steps since; of a buffer its difference."""
+    """The sum of the gradients of all steps since; of a buffer its difference. The member's own
+    optimizer does nothing then: the hub decides what a gradient does."""
 
 
 class Down(StrEnum):
@@ -53,6 +54,14 @@ class MemberHalf:
     every: PushPace = PushPace.AFTER_STEPS
     waits: bool = True
     """Whether a member waits after a push until it is given something; else it trains on."""
+    pipelined: bool = False
+    """Nobody waits for an answer: a push has what was done since the one before it, several may be
+    on their way, and newer values come under the same lease whenever there are some."""
+
+    @property
+    def central(self) -> bool:
+        """Whether the rule decides what a step does, and not the member's own optimizer."""
+        return self.up is Up.GRADIENT
 
 
 TURNS = MemberHalf()
@@ -60,7 +69,35 @@ TURNS = MemberHalf()
 FREELY = MemberHalf(every=PushPace.WHEN_IN, waits=False)
 """Steps without end, and a push of the weights now and then."""
 
+GRADIENTS = MemberHalf(up=Up.GRADIENT)
+"""A gradient, and for it the weights of now."""
+
 IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
     {"sync": TURNS, "once": TURNS, "async": FREELY, "lease": TURNS, "fedavg": TURNS}
 )
 """The rules of mode `ist`."""
+
+HUB_RULES: Mapping[str, MemberHalf] = MappingProxyType(
+    {"async": GRADIENTS, "sync": GRADIENTS, "k-of-n": GRADIENTS, "fedavg": TURNS}
+)
+"""The rules of mode `hub`, by the protocol request-reply."""
+
+RULES_OF: Mapping[str, Mapping[str, MemberHalf]] = MappingProxyType(
+    {"ist": IST_RULES, "hub": HUB_RULES}
+)
+"""By mode: those that have a coordinator."""
+
+REQUEST_REPLY, PIPELINED = "request-reply", "pipelined"
+PROTOCOLS = (REQUEST_REPLY, PIPELINED)
+"""How members of a hub push: request-reply waits for the answer to each push, which has the new
+weights (paper 002); pipelined never waits (paper 004). Their staleness differs: a name for each."""
+
+
+def can_pipeline(half: MemberHalf) -> bool:
+    """Whether a rule with this half has both protocols: those to which gradients go up."""
+    return half.central
+
+
+def pipelined(half: MemberHalf) -> MemberHalf:
+    """The same half by the other protocol."""
+    return replace(half, pipelined=True, waits=False)

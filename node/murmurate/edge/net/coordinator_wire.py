@@ -20,7 +20,7 @@ from murmurate.core.values.limits import (
     Octets,
     Ordinal,
 )
-from murmurate.edge.net.messages import PROTOCOL_VERSION, RawCodec, Version
+from murmurate.edge.net.messages import PROTOCOL_VERSION, Codec, RawCodec, Version
 from murmurate.errors import RemoteProtocolError
 from murmurate.v1 import coordinator_pb2 as pb
 
@@ -56,6 +56,8 @@ class WorkHello:
     lease: Number = 0
     """The one I am training; 0: none."""
     lease_version: Number = 0
+    mode: Line = "ist"
+    """Empty: ist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,10 @@ class WorkWelcome:
     lease_holds: bool = False
     lease_version: Number = 0
     plan: Number = 0
+    mode: Line = "ist"
+    """Empty: ist."""
+    pipelined: bool = False
+    """Mode hub: nobody waits for an answer, and weights come whenever there are newer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,8 @@ class Give:
     plan: Ordinal
     lease: Ordinal
     version: Number
-    held: Annotated[bytes, Octets(1, HELD_BYTES_MAX)]
+    held: Annotated[bytes, Octets(0, HELD_BYTES_MAX)]
+    """Empty: a whole model, of which nothing is dealt."""
     value_bytes: ValueBytes
 
 
@@ -158,6 +165,22 @@ class Task:
     waits: Line = ""
     stop: Line = ""
     checksum: Checksum = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRun:
+    """«End the run», from a person."""
+
+    version: Version = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStops:
+    """«It ends»: members still push what they have."""
+
+    version: Version = PROTOCOL_VERSION
+    run: Name
+    members: Number = 0
 
 
 # -- what lies between fields --------------------------------------------------------------------
@@ -209,5 +232,7 @@ TASK = RawCodec(
     raw_bytes_max=RAW_BYTES_MAX,
     check=_check_task,
 )
+STOP_RUN = Codec(StopRun, pb.StopRun, "stop", bytes_max=REST_BYTES_MAX)
+RUN_STOPS = Codec(RunStops, pb.RunStops, "stops", bytes_max=REST_BYTES_MAX)
 encode_work, decode_work = WORK.encode, WORK.decode
 encode_task, decode_task = TASK.encode, TASK.decode

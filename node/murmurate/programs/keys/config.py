@@ -7,15 +7,20 @@ reference are made; how values are found and refused is `programs.keys.gather`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
+from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
-from murmurate.core.values.member_half import IST_RULES
+from murmurate.core.values.hub_settings import problems as hub_problems
+from murmurate.core.values.member_half import HUB_RULES, IST_RULES, RULES_OF
+from murmurate.core.values.recipe import OPTIMIZERS, Recipe, Schedule, problems
+from murmurate.errors import ConfigError
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
+from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import (
     ADDRESS,
     FILE,
@@ -31,6 +36,7 @@ from murmurate.programs.keys.kinds import (
     cannot_listen,
     is_address,
     is_advertise,
+    is_below_one,
     is_codec,
     is_existing,
     is_flag,
@@ -39,6 +45,7 @@ from murmurate.programs.keys.kinds import (
     is_name,
     is_part,
     is_peers,
+    is_schedule,
     is_shard,
     is_size,
     is_split,
@@ -49,8 +56,9 @@ from murmurate.programs.keys.kinds import (
     whole,
 )
 
-MODES = ("gossip", "ist")
+MODES = ("gossip", *RULES_OF, *RULES_IN_STEP)
 RULES = tuple(WAYS)
+ALL_RULES = tuple(dict.fromkeys((*RULES, *IST_RULES, *HUB_RULES, *rules_in_step())))
 ROLES = ("peer", "generator")
 
 
@@ -80,10 +88,18 @@ class TrainConfig:
     shard: Shard = field(default_factory=Shard)
     batch_size: int | None = None
     lr: float | None = None
+    optimizer: str | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    warmup: float = 0.0
+    batch_warmup: float = 0.0
     every: int | None = None
     peers_data: str | None = None
     rule: str = "shared"
     mode: str = "gossip"
+    group: int | None = None
     topology: str = "full"
     codec: str = "fp32"
     slow_s: float = 0.0
@@ -94,11 +110,16 @@ class TrainConfig:
     validation: float | None = None
 
     @property
+    def recipe(self) -> Recipe:
+        """What of the training is not the workload's own."""
+        return recipe_of(self)
+
+    @property
     def data_of_peers(self) -> str:
         """Whether peers' data are the same in kind: not if each has labels of its own."""
         if self.peers_data is not None:
             return self.peers_data
-        parted = self.split == "labels" and "own" in WAYS[self.rule].every
+        parted = self.split == "labels" and self.rule in WAYS and "own" in WAYS[self.rule].every
         return "own" if parted else "same"
 
 
@@ -109,6 +130,27 @@ class IstConfig:
     coordinator: str | None = None
     width: float = 0.0
     memory: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """What the hub is told that `up` starts. None: its rule decides."""
+
+    protocol: str | None = None
+    gradients: int | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    dc_lambda: float | None = None
+    dc_adaptive: bool | None = None
+    slack: float | None = None
+    power: float | None = None
+    alpha: float | None = None
+    pull: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,19 +185,39 @@ class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     ist: IstConfig = field(default_factory=IstConfig)
+    hub: HubConfig = field(default_factory=HubConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
 
+def recipe_of(train: Any) -> Recipe:
+    """Of a section that has the keys of a recipe: a node's, or another program's."""
+    return Recipe(**{each.name: getattr(train, each.name) for each in fields(Recipe)})
+
+
 # -- the keys ------------------------------------------------------------------------------------
 
 
+OPTIMIZER_HELP = f"{', '.join(OPTIMIZERS)} (default: the workload's)"
+SCHEDULE_HELP = "of the rate: constant, linear, poly(POWER), multistep(PART,…) or cosine"
+WARMUP_HELP = "part of the budget over which the rate rises, such as 0.05"
+BATCH_WARMUP_HELP = "part of the budget over which the batch grows to its size"
 EVERY_HELP = "local steps in an update (default: 4 with rule shared, 2 with Adam; else 1)"
 PEERS_DATA_HELP = (
     "rule shared: same, or own: each peer's is unlike (default: own if split by labels)"
 )
-RULE_HELP = f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)}"
+IN_STEP = tuple(rules_in_step())
+RULE_HELP = (
+    f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)};"
+    f" --mode hub: {', '.join(HUB_RULES)};"
+    f" --mode allreduce: {', '.join(RULES_IN_STEP['allreduce'])}"
+)
+MODE_HELP = (
+    "gossip; ist: a subnet, from a coordinator; hub: the whole model, from a hub;"
+    " allreduce: all in step; hogwild: one memory"
+)
+GROUP_HELP = f"rule hierarchical: members in a group (default {GROUP_SIZE})"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
 WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
@@ -176,7 +238,7 @@ KEYS = (
     ),
     Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
     Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
-    Key("node", "threads", WHOLE, whole(0), "for torch; 0: all cores"),
+    Key("node", "threads", WHOLE, whole(0), "for torch; 0: its share of the cores"),
     Key("node", "found", FLAG, is_flag, "with peers: found it if none of them is in a swarm"),
     Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
     Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),
@@ -184,6 +246,13 @@ KEYS = (
     Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n or ordinal/n"),
     Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
     Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
+    Key("train", "optimizer", TEXT, one_of(tuple(OPTIMIZERS)), OPTIMIZER_HELP),
+    Key("train", "momentum", NUMBER, is_below_one, "of the optimizer (default: the workload's)"),
+    Key("train", "nesterov", FLAG, is_flag, "momentum that looks ahead (default: the workload's)"),
+    Key("train", "weight_decay", NUMBER, number(0), "of the optimizer (default: the workload's)"),
+    Key("train", "schedule", TEXT, is_schedule, SCHEDULE_HELP),
+    Key("train", "warmup", NUMBER, is_below_one, WARMUP_HELP),
+    Key("train", "batch_warmup", NUMBER, is_below_one, BATCH_WARMUP_HELP),
     Key(
         "train",
         "every",
@@ -192,8 +261,9 @@ KEYS = (
         EVERY_HELP,
     ),
     Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
-    Key("train", "rule", TEXT, one_of((*RULES, *IST_RULES)), RULE_HELP),
-    Key("train", "mode", TEXT, one_of(MODES), "gossip, or ist: a subnet, from a coordinator"),
+    Key("train", "rule", TEXT, one_of(ALL_RULES), RULE_HELP),
+    Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
+    Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
     Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
     Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
@@ -202,9 +272,10 @@ KEYS = (
     Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
     Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
     Key("train", "validation", NUMBER, is_part, VALIDATION_HELP),
-    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist: where the coordinator is"),
+    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist, hub: where the coordinator is"),
     Key("ist", "width", NUMBER, number(0, above=True), WIDTH_HELP),
     Key("ist", "memory", SIZE, is_size, MEMORY_HELP),
+    *HUB_KEYS,
     Key("checkpoint", "dir", FOLDER, is_folder, "a folder of its own; goes on from what is there"),
     Key("checkpoint", "every_s", NUMBER, number(0, above=True), "seconds between two (default 30)"),
     Key("metrics", "listen", ADDRESS, is_address, "serve /metrics, probes and a page there"),
@@ -232,25 +303,42 @@ def load(
     found = gather(NODE, file, environment or {}, options or {}, _together)
     if "shard" in found["train"]:
         found["train"]["shard"] = found["train"]["shard"].of(found["node"].get("name", ""))
+    if (rules := RULES_IN_STEP.get(found["train"].get("mode", ""))) is not None:
+        found["train"].setdefault("rule", rules[0])
     return Config(
         node=NodeConfig(**found["node"]),
         train=TrainConfig(**found["train"]),
         ist=IstConfig(**found["ist"]),
+        hub=HubConfig(**found["hub"]),
         checkpoint=CheckpointConfig(**found["checkpoint"]),
         metrics=MetricsConfig(**found["metrics"]),
         report=ReportConfig(**found["report"]),
     )
 
 
+def check_budget(config: Config) -> None:
+    """ConfigError if something is to change by the part of a budget, and there is none.
+
+    Not for whoever starts several nodes: there the workload's own budget is taken.
+    """
+    train = config.train
+    told = config.node.peers == (STDIN,)
+    if train.recipe.changes and not (train.samples or train.seconds or told):
+        raise ConfigError(
+            "train.schedule, train.warmup, train.batch_warmup: go by the part of the budget that is"
+            " spent: say samples or seconds"
+        )
+
+
 # -- what only shows when values are seen together -----------------------------------------------
 
 
 def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    problems: list[str] = []
+    found: list[str] = recipe_problems(values, given)
 
     def wrong(path: str, accepted: str) -> None:
         place, value = given.get(path, Given("default", values.get(path)))
-        problems.append(problem(place, path, value, accepted))
+        found.append(problem(place, path, value, accepted))
 
     listen: str = values.get(
         "node.listen", NodeConfig().listen if "node.listen" not in given else ""
@@ -265,7 +353,8 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             )
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
-    problems += _subnets(values, given)
+    found += _subnets(values, given)
+    found += _in_step(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
     if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
@@ -278,11 +367,29 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             "train.generator",
             "not with rule average: what becomes of a batch is seen in the clocks of updates",
         )
+    on_the_way = ("train.schedule", "train.warmup", "train.batch_warmup")
+    for path in on_the_way if "train.generator" in values else ():
+        if path in values:
+            wrong(path, "not with a generator: how far the run is, is known to it alone")
     if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
         wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
     if listen and wildcard(split_address(listen)[0]) and "node.advertise" not in given:
         wrong("node.listen", "all interfaces; say with advertise where others reach this node")
-    return problems + listening("node", listen, values, given)
+    return found + listening("node", listen, values, given)
+
+
+def recipe_problems(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What of a recipe does not go together."""
+    said = {
+        path.removeprefix("train."): value
+        for path, value in values.items()
+        if path.startswith("train.")
+    }
+    found = []
+    for name, accepted in problems(said).items():
+        place, value = given.get(path := f"train.{name}", Given("default", None))
+        found.append(problem(place, path, value, accepted))
+    return found
 
 
 def listening(
@@ -317,34 +424,74 @@ def listening(
 
 
 def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    """What mode ist needs, and what only the other mode can use."""
-    coordinator = values.get("ist.coordinator")
+    """What modes with a coordinator need, and what only another mode can use."""
+    coordinator, mode = values.get("ist.coordinator"), values.get("train.mode", "gossip")
+    rules, rule = RULES_OF.get(mode), values.get("train.rule")
     found: dict[str, str] = {}
-    if values.get("train.mode") != "ist":
-        found |= {path: "only with mode ist" for path in values if path.startswith("ist.")}
-        if values.get("train.rule") in IST_RULES:
+    if rules is None:
+        found |= {path: "only with mode ist or hub" for path in values if path.startswith("ist.")}
+        found |= {path: "only with mode hub" for path in values if path.startswith("hub.")}
+        if rule is not None and rule not in RULES:
             found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
     else:
-        whose = "none with mode ist: it is the coordinator's"
+        whose = f"none with mode {mode}: it is the coordinator's"
         train = ("train.rule", "train.every", "train.samples", "train.evaluate_s")
-        paths = (*train, "checkpoint.dir", "report.weights")
+        paths = (*train, "checkpoint.dir", "report.weights", *(k.path for k in HUB_KEYS))
+        if mode != "hub":
+            found |= {key.path: "only with mode hub" for key in HUB_KEYS}
+            paths = paths[: -len(HUB_KEYS)]
+        else:
+            found |= dict.fromkeys(("ist.width", "ist.memory"), "only with mode ist")
         if coordinator != STDIN:  # else it is for the launcher, which starts the coordinator too
             found |= dict.fromkeys(paths, whose)
-        if values.get("train.rule") in RULES:
-            found["train.rule"] = f"{', '.join(IST_RULES)} with mode ist"
+        elif mode == "hub" and (rule or "async") in rules:
+            said = {p.removeprefix("hub."): v for p, v in values.items() if p.startswith("hub.")}
+            wrong = hub_problems(rule or "async", said, None)
+            found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
+        if rule is not None and rule not in rules:
+            found["train.rule"] = f"{', '.join(rules)} with mode {mode}"
         if values.get("node.peers") != (STDIN,):
-            found["node.peers"] = "none with mode ist: only the coordinator is spoken to"
+            found["node.peers"] = f"none with mode {mode}: only the coordinator is spoken to"
         others = (
             "train.generator",
             "train.codec",
             "train.topology",
             "train.peers_data",
+            "train.schedule",
+            "train.warmup",
+            "train.batch_warmup",
             "report.audit",
         )
         found |= dict.fromkeys(others, "only with mode gossip")
         found = {path: said for path, said in found.items() if path in values}
         if coordinator is None and not _failed("ist.coordinator", values, given):
-            found["ist.coordinator"] = "where it is, such as 10.0.0.5:7100: mode ist needs one"
+            found["ist.coordinator"] = f"where it is, such as 10.0.0.5:7100: mode {mode} needs one"
+    problems = []
+    for path, accepted in found.items():
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
+    return problems
+
+
+def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What a mode in which all train in step, or in one memory, has not, and what only it has."""
+    mode, rule = values.get("train.mode", "gossip"), values.get("train.rule")
+    found: dict[str, str] = {}
+    if mode in RULES_IN_STEP:
+        rules = RULES_IN_STEP[mode]
+        if rule is not None and rule not in rules:
+            found["train.rule"] = f"{' or '.join(rules)} with mode {mode}"
+        no = f"none with mode {mode}"
+        absent = ("train.every", "train.peers_data", "train.generator", "checkpoint.dir")
+        found |= {path: no for path in (*absent, "report.audit") if path in values}
+        for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
+            if values.get(path, only) != only:
+                found[path] = f"{only} with mode {mode}"
+    elif rule in IN_STEP:
+        whose = next(mode for mode, rules in RULES_IN_STEP.items() if rule in rules)
+        found["train.rule"] = f"only with mode {whose}; {mode} has others"
+    if "train.group" in values and rule != "hierarchical":
+        found["train.group"] = "only with mode allreduce and rule hierarchical"
     problems = []
     for path, accepted in found.items():
         place, value = given.get(path, Given("default", values.get(path)))

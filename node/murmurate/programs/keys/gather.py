@@ -46,6 +46,8 @@ class Key(NamedTuple):
             return "--checkpoint" if self.name == "dir" else "--checkpoint-every-s"
         if self.section == "metrics":
             return "--metrics"
+        if self.section == "hub":  # momentum is also a node's own
+            return "--hub-" + self.name.replace("_", "-")
         return "--" + self.name.replace("_", "-")
 
     @property

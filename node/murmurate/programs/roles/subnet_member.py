@@ -1,12 +1,14 @@
-"""`murmurate node --mode ist`: trains subnets of a model until the coordinator says stop.
+"""`murmurate node --mode ist` or `hub`: trains for a coordinator until it says stop.
 
-The whole model is never here: it is made on the meta device, which has shapes and no values.
+Mode ist: the whole model is never here; it is made on the meta device, which has shapes and no
+values. Mode hub: it is, and its weights are the hub's.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +19,9 @@ from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.roles.progress_lines import ProgressLines, line
+from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.threads import ThreadShare
 from murmurate.watch import report
 
 if TYPE_CHECKING:
@@ -58,6 +63,8 @@ class _Subnets:
         self.loss = TrainingLoss()
         self.began = time.monotonic()
         self.tell_at = 0.0
+        self.lines = ProgressLines(self._say, shown=not program.events)
+        self.threads: ThreadShare
 
     def run(self) -> None:
         import torch
@@ -68,8 +75,8 @@ class _Subnets:
         from murmurate.training.member import Member
 
         node, train, ist = self.config.node, self.config.train, self.config.ist
-        if node.threads:
-            torch.set_num_threads(node.threads)
+        self.threads = ThreadShare(node.threads, self._say)
+        self.threads.look(time.monotonic())
         workload = workloads.load(
             train.workload,
             data=train.data,
@@ -77,6 +84,7 @@ class _Subnets:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
         share = workloads.DataShare(
             train.shard.index,
@@ -85,10 +93,11 @@ class _Subnets:
             node.seed,
             workload.batch_size,
         )
-        model = _hollow(workload)
+        ours = train.mode == "hub"
+        model = workload.model() if ours else _hollow(workload)
         optimizer = workload.optimizer(model)
-        example = example_of(workload, model)
-        batches = workload.batches(share)
+        example = None if ours else example_of(workload, model)
+        batches = rounds(workload, share, self._say, again=lambda: True)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         self.program.emit("ready", samples=workload.samples)
         coordinator = ist.coordinator
@@ -111,6 +120,7 @@ class _Subnets:
                 example=example,
                 metrics=self.config.metrics.listen,
                 idle=self._idle,
+                mode=train.mode,
                 credentials=own_credentials(),
             )
         except PeerUnavailable:
@@ -123,7 +133,8 @@ class _Subnets:
             self.program.emit("listening", name=member.name, address="", metrics=page)
             if not self.program.events:
                 more = f", figures at http://{page}/metrics" if page is not None else ""
-                self._say(f"{member.name} trains {member.share:.1%} of the model{more}")
+                what = f"by rule {member.rule}" if ours else f"{member.share:.1%} of the model"
+                self._say(f"{member.name} trains {what}{more}")
             gc.collect()
             gc.freeze()
             gc.enable()
@@ -141,7 +152,11 @@ class _Subnets:
         """An ordinary loop; the value of a loss is looked at only now and then."""
         slow_s = self.config.train.slow_s
         look_at = 0.0
-        while not self.stop.reason and (batch := next(batches, None)) is not None:
+        while not self.stop.reason:
+            if (batch := next(batches, None)) is None:
+                self.stop.reason = self.stop.reason or OVER
+                self._say(all_there_was(member.samples, None))
+                break
             optimizer.zero_grad()
             loss = workload.loss(member.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -167,8 +182,11 @@ class _Subnets:
                 stop.reason = "seconds"
             elif now >= self.tell_at:
                 self.tell_at = (now // TELL_S + 1) * TELL_S
+                self.threads.look(now)
                 member.log(loss=self.loss.mean())
                 self._tell("progress", member)
+                if self.lines.due(now):
+                    self._say(_line(member))
         if self.launcher is not None and self.launcher.gone:
             stop.reason = stop.reason or "the launcher is gone"
         return bool(stop.reason)
@@ -223,6 +241,15 @@ def _row(member: Member) -> report.Json:
         "lease": member.lease,
         "share": member.share,
     }
+
+
+def _line(member: Member) -> str:
+    mine = member.progress()
+    if not member.connected:
+        where = "the coordinator is not there, training goes on"
+    else:
+        where = f"plan {member.plan}, {member.share:.1%} of the parameters"
+    return line(mine.name, mine.samples, None, mine.samples_per_s, mine.loss, math.nan, where)
 
 
 def _hollow(workload: Workload) -> torch.nn.Module:
