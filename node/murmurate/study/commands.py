@@ -21,11 +21,14 @@ from murmurate.programs.keys.kinds import STDIN
 if TYPE_CHECKING:  # torch comes with it
     from murmurate.study.virtual.command import VirtualPlan
 
+PAPERS = ("000", "001", "002", "003", "004", "all")
+
 
 def add(commands: Commands) -> None:
     """Their options and help."""
     _add_plot(commands)
     _add_race(commands)
+    _add_reproduce(commands)
     _add_sim(commands)
 
 
@@ -79,6 +82,40 @@ def _race(arguments: argparse.Namespace) -> int:
     from murmurate.study.race import command as race
 
     return race.run(arguments.file, out=arguments.out, jobs=arguments.jobs, quick=arguments.quick)
+
+
+def _add_reproduce(commands: Commands) -> None:
+    reproduce = command(
+        commands,
+        "reproduce",
+        "the papers' figures at the scale of a laptop (docs/papers.md)",
+        "For each figure, table and claim: the paper's number, ours, whether they agree, and why"
+        " not. As a table, JSON and a page.",
+        """\
+examples:
+  murmurate reproduce 004 --quick
+  murmurate reproduce 000 --text enwiki.txt
+  murmurate reproduce all --out results/papers
+""",
+    )
+    reproduce.add_argument(
+        "paper", metavar="PAPER", choices=PAPERS, help=f"one of {', '.join(PAPERS)}"
+    )
+    reproduce.add_argument("--quick", action="store_true", help="at most a minute each")
+    reproduce.add_argument("--out", metavar="DIR", default="papers", help="default: papers")
+    reproduce.add_argument(
+        "--text", metavar="FILE", help="for 000's word vectors (default: Python's reference)"
+    )
+    reproduce.add_argument("--seed", metavar="S", type=whole, default=0, help="default 0")
+    reproduce.set_defaults(run=_reproduce)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from murmurate.study.reproduce import command as reproduce
+    from murmurate.study.reproduce.claim import Effort
+
+    effort = Effort(quick=arguments.quick, seed=arguments.seed, text=arguments.text)
+    return reproduce.run(arguments.paper, effort, arguments.out)
 
 
 def _add_sim(commands: Commands) -> None:
