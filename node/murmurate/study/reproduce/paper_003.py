@@ -49,7 +49,12 @@ def study(effort: Effort) -> PaperStudy:
         ("Fig. 3", "large batch: warm-up, LARS, two stages"),
         ("Proposition 1", "Ω, Δ, ρ on a sparse convex problem"),
     ):
-        made.not_built(where, what, "", "reproduce does not drive modes hub and allreduce yet")
+        made.not_built(
+            where,
+            what,
+            "",
+            "reproduce does not drive modes hub and allreduce for it yet; murmurate race does",
+        )
     return made
 
 
