@@ -78,7 +78,17 @@ IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
 """The rules of mode `ist`."""
 
 HUB_RULES: Mapping[str, MemberHalf] = MappingProxyType(
-    {"async": GRADIENTS, "sync": GRADIENTS, "k-of-n": GRADIENTS, "fedavg": TURNS}
+    {
+        "async": GRADIENTS,
+        "sync": GRADIENTS,
+        "k-of-n": GRADIENTS,
+        "ssp": GRADIENTS,
+        "scaled": GRADIENTS,
+        "dc": GRADIENTS,
+        "async-msgd": GRADIENTS,
+        "fedavg": TURNS,
+        "fedavg-async": TURNS,
+    }
 )
 """The rules of mode `hub`, by the protocol request-reply."""
 
@@ -93,9 +103,14 @@ PROTOCOLS = (REQUEST_REPLY, PIPELINED)
 weights (paper 002); pipelined never waits (paper 004). Their staleness differs: a name for each."""
 
 
-def can_pipeline(half: MemberHalf) -> bool:
-    """Whether a rule with this half has both protocols: those to which gradients go up."""
-    return half.central
+WAITING = frozenset({"ssp", "dc"})
+"""Gradients go up under them too, but they need the answer: one makes members wait by it, the other
+keeps what it gave."""
+
+
+def can_pipeline(rule: str) -> bool:
+    """Whether a hub's rule has both protocols."""
+    return HUB_RULES[rule].central and rule not in WAITING
 
 
 def pipelined(half: MemberHalf) -> MemberHalf:
