@@ -12,6 +12,7 @@ from murmurate.core.values.hub_settings import HubSettings
 from murmurate.errors import ConfigError
 from murmurate_coordinator.solvers.hub.async_ import AsyncHub
 from murmurate_coordinator.solvers.hub.fedavg import FedAvg, HubFedAvg
+from murmurate_coordinator.solvers.hub.fedbuff import FedBuff
 from murmurate_coordinator.solvers.hub.hub import HubSolver
 from murmurate_coordinator.solvers.hub.k_of_n import KOfN
 from murmurate_coordinator.solvers.hub.sync import SyncHub
@@ -36,7 +37,14 @@ SOLVERS: Mapping[str, type[LeasedSolver]] = {
 """Of mode ist."""
 
 HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
-    solver.rule: solver for solver in (AsyncHub, SyncHub, KOfN, HubFedAvg)
+    solver.rule: solver
+    for solver in (
+        AsyncHub,
+        SyncHub,
+        KOfN,
+        HubFedAvg,
+        FedBuff,
+    )
 }
 """Of mode hub."""
 

@@ -23,7 +23,7 @@ import torch
 
 from murmurate.core.partition.structure import Held
 from murmurate.core.values.hub_settings import HubSettings
-from murmurate.core.values.member_half import HUB_RULES, PIPELINED, can_pipeline, pipelined
+from murmurate.core.values.member_half import HUB_RULES, PIPELINED, Up, can_pipeline, pipelined
 from murmurate.errors import ConfigError, PromiseBroken
 from murmurate_coordinator.solvers.effects import Effect, GiveLease, MemberPush, Reason, Refused
 from murmurate_coordinator.solvers.hub.books import Books
@@ -92,8 +92,8 @@ class HubSolver(LeasedSolver):
         if not least <= push.plan <= lease.plan:
             said = f"version {push.plan - 1}: this lease was given version {lease.plan - 1}"
             return self.refuse(push.peer, Reason.FUTURE, said)
-        if self.half.central and push.steps < 1:
-            return self.refuse(push.peer, Reason.SHAPES, "a gradient of no step")
+        if self.half.up is not Up.WEIGHTS and push.steps < 1:
+            return self.refuse(push.peer, Reason.SHAPES, f"a {self.half.up} of no step")
         return None
 
     # -- coming, going, pushing --------------------------------------------------------------------
@@ -201,17 +201,21 @@ class HubSolver(LeasedSolver):
     # -- gradients ---------------------------------------------------------------------------------
 
     def _step(self, gradient: Values, scale: float) -> None:
-        """w -= lr · scale · gradient. Buffers are counted, not trained: of those that are numbers
-        the changes of all members are averaged, whole numbers are added."""
+        """w -= lr · scale · gradient."""
+        self._add(gradient, -self.settings.lr * scale)
+
+    def _add(self, change: Values, scale: float) -> None:
+        """w += scale · change. Buffers are counted, not trained: of those that are numbers the
+        changes of all members are averaged, whole numbers are added."""
         with torch.no_grad():
             for name in self._trained:
-                self.weights[name].add_(gradient[name], alpha=-self.settings.lr * scale)
+                self.weights[name].add_(change[name], alpha=scale)
             part = 1.0 / max(1, len(self.members))
             for name in self._counted:
                 if self.weights[name].is_floating_point():
-                    self.weights[name].add_(gradient[name], alpha=part)
+                    self.weights[name].add_(change[name], alpha=part)
                 else:
-                    self.weights[name].add_(gradient[name])
+                    self.weights[name].add_(change[name])
 
     # -- over a restart ----------------------------------------------------------------------------
 

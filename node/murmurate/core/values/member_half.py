@@ -71,6 +71,8 @@ FREELY = MemberHalf(every=PushPace.WHEN_IN, waits=False)
 
 GRADIENTS = MemberHalf(up=Up.GRADIENT)
 """A gradient, and for it the weights of now."""
+CHANGES = MemberHalf(up=Up.DIFFERENCE)
+"""Some steps, a push of what they changed, and then the weights of now."""
 
 IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
     {"sync": TURNS, "once": TURNS, "async": FREELY, "lease": TURNS, "fedavg": TURNS}
@@ -78,7 +80,13 @@ IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
 """The rules of mode `ist`."""
 
 HUB_RULES: Mapping[str, MemberHalf] = MappingProxyType(
-    {"async": GRADIENTS, "sync": GRADIENTS, "k-of-n": GRADIENTS, "fedavg": TURNS}
+    {
+        "async": GRADIENTS,
+        "sync": GRADIENTS,
+        "k-of-n": GRADIENTS,
+        "fedavg": TURNS,
+        "fedbuff": CHANGES,
+    }
 )
 """The rules of mode `hub`, by the protocol request-reply."""
 
