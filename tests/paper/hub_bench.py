@@ -37,6 +37,7 @@ class HubBench:
         self.names = [f"node-{k}" for k in range(members)]
         self.gives: dict[str, GiveLease] = {}
         self._held: dict[str, torch.Tensor] = {}
+        self.moved: dict[str, torch.Tensor] = {}
         for name in self.names:
             self.take(self.solver.join(name))
 
@@ -45,6 +46,10 @@ class HubBench:
 
     def held(self, name: str) -> torch.Tensor:
         return self._held[name]
+
+    def move(self, name: str, by: torch.Tensor) -> None:
+        """It trains."""
+        self._held[name] = self._held[name] + by
 
     def take(self, effects: list[Effect]) -> list[Effect]:
         adds = self.solver.half.down is Down.ADD

@@ -11,6 +11,9 @@ from murmurate.core.partition.structure import Structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.errors import ConfigError
 from murmurate_coordinator.solvers.hub.async_ import AsyncHub
+from murmurate_coordinator.solvers.hub.ea_msgd import EaMsgd
+from murmurate_coordinator.solvers.hub.ea_wild import EaWild
+from murmurate_coordinator.solvers.hub.easgd import Easgd
 from murmurate_coordinator.solvers.hub.fedavg import FedAvg, HubFedAvg
 from murmurate_coordinator.solvers.hub.fedbuff import FedBuff
 from murmurate_coordinator.solvers.hub.hub import HubSolver
@@ -44,6 +47,9 @@ HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
         KOfN,
         HubFedAvg,
         FedBuff,
+        Easgd,
+        EaWild,
+        EaMsgd,
     )
 }
 """Of mode hub."""

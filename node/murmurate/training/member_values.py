@@ -62,7 +62,7 @@ class MemberValues:
             else:
                 out[name] = value.detach().clone()
         if self.half.pipelined:
-            self._begin(model)
+            self.begin(model)
         return out
 
     def down(self, model: nn.Module, values: Values) -> None:

@@ -88,7 +88,7 @@ class HubSolver(LeasedSolver):
         if refusal is not None:
             return refusal
         lease = self.leases[push.lease]
-        least = lease.base if self.half.pipelined else lease.plan
+        least = lease.base if self.half.stays else lease.plan
         if not least <= push.plan <= lease.plan:
             said = f"version {push.plan - 1}: this lease was given version {lease.plan - 1}"
             return self.refuse(push.peer, Reason.FUTURE, said)
@@ -185,7 +185,7 @@ class HubSolver(LeasedSolver):
 
     def check(self) -> None:
         super().check()
-        if not self.half.pipelined:
+        if not self.half.stays:
             wrong = self.books.wrong(self.version, at_once=self.at_once)
             if wrong:
                 raise PromiseBroken("staleness is conserved", wrong)
