@@ -11,6 +11,7 @@ from murmurate.core.partition.structure import Structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.errors import ConfigError
 from murmurate_coordinator.solvers.hub.async_ import AsyncHub
+from murmurate_coordinator.solvers.hub.downpour import Downpour
 from murmurate_coordinator.solvers.hub.ea_msgd import EaMsgd
 from murmurate_coordinator.solvers.hub.ea_wild import EaWild
 from murmurate_coordinator.solvers.hub.easgd import Easgd
@@ -47,6 +48,7 @@ HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
         KOfN,
         HubFedAvg,
         FedBuff,
+        Downpour,
         Easgd,
         EaWild,
         EaMsgd,

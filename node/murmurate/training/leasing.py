@@ -150,8 +150,9 @@ class Leasing:
                 return False
             if not self.connected or self._queued is not None or self._on_its_way is not None:
                 return False
-            if all_of_it or (self.half.pipelined and self.gift is not None):
-                return True  # a push is of one version: before others are taken it goes out
+            newer = self.gift is not None and self.half.pipelined and self.half.central
+            if all_of_it or newer:
+                return True  # a gradient is of one version: before others are taken it goes out
             if self._pipeline.full:
                 return False
             if self.half.every is PushPace.AFTER_STEPS:

@@ -23,7 +23,14 @@ import torch
 
 from murmurate.core.partition.structure import Held
 from murmurate.core.values.hub_settings import HubSettings
-from murmurate.core.values.member_half import HUB_RULES, PIPELINED, Up, can_pipeline, pipelined
+from murmurate.core.values.member_half import (
+    HUB_RULES,
+    PIPELINED,
+    REQUEST_REPLY,
+    Up,
+    can_pipeline,
+    pipelined,
+)
 from murmurate.errors import ConfigError, PromiseBroken
 from murmurate_coordinator.solvers.effects import Effect, GiveLease, MemberPush, Reason, Refused
 from murmurate_coordinator.solvers.hub.books import Books
@@ -193,7 +200,7 @@ class HubSolver(LeasedSolver):
     def more(self) -> Json:
         """What else is told of it."""
         return {
-            "protocol": self.settings.protocol,
+            "protocol": PIPELINED if self.half.pipelined else REQUEST_REPLY,
             "version": self.version,
             "conservation": self.books.told(self.version),
         }

@@ -82,6 +82,8 @@ GRADIENTS = MemberHalf(up=Up.GRADIENT)
 """A gradient, and for it the weights of now."""
 CHANGES = MemberHalf(up=Up.DIFFERENCE)
 """Some steps, a push of what they changed, and then the weights of now."""
+CHANGES_FREELY = MemberHalf(up=Up.DIFFERENCE, waits=False, pipelined=True)
+"""Some steps, a push of what they changed, and on; weights come now and then."""
 ELASTIC_FREELY = MemberHalf(down=Down.ADD, waits=False)
 """Some steps, a push of the weights, and on; what comes for it is added when it comes."""
 ELASTIC_MOMENTUM = MemberHalf(momentum=0.9)
@@ -99,6 +101,7 @@ HUB_RULES: Mapping[str, MemberHalf] = MappingProxyType(
         "k-of-n": GRADIENTS,
         "fedavg": TURNS,
         "fedbuff": CHANGES,
+        "downpour": CHANGES_FREELY,
         "easgd": TURNS,
         "ea-wild": ELASTIC_FREELY,
         "ea-msgd": ELASTIC_MOMENTUM,
@@ -118,8 +121,9 @@ weights (paper 002); pipelined never waits (paper 004). Their staleness differs:
 
 
 def can_pipeline(half: MemberHalf) -> bool:
-    """Whether a rule with this half has both protocols: those to which gradients go up."""
-    return half.central
+    """Whether a rule with this half can be pipelined: those to which gradients go up can be either,
+    and some are nothing else."""
+    return half.central or half.pipelined
 
 
 def pipelined(half: MemberHalf) -> MemberHalf:
