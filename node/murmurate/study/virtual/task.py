@@ -29,6 +29,9 @@ class VirtualTraining:
     workload: Workload
     nodes: int
     rule: str
+    mode: str = "gossip"
+    hub: Mapping[str, Any] = field(default_factory=dict)
+    """Mode hub: what the rule is told."""
     seed: int = 0
     speeds: Mapping[str, float] = field(default_factory=dict)
     """Steps in a second, by name; 1 for the others. In mode ist: of the subnet a member has."""
