@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -24,12 +24,14 @@ from murmurate.core.partition.structure import Structure
 from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.core.partition.whole import whole_structure
 from murmurate.core.values.hub_settings import HubSettings
+from murmurate.core.values.member_half import Down, MemberHalf
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
 from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
+from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
@@ -154,6 +156,14 @@ class _Trainer:
         self.seen = 0
         """Pushes of all when it got its values, or pushed last."""
         self.waits_since: float | None = None
+
+
+def both_of(waiting: GiveLease | None, give: GiveLease, half: MemberHalf) -> GiveLease:
+    """What a member takes at the end of its step: the newer; of what is added, both."""
+    if waiting is None or waiting.lease != give.lease or half.down is not Down.ADD:
+        return give
+    sums = {name: waiting.values[name] + value for name, value in give.values.items()}
+    return replace(give, values=sums)
 
 
 class VirtualSubnets:
@@ -317,7 +327,8 @@ class VirtualSubnets:
             return
         job = trainer.job
         if self.setting.mode == "hub" and job is not None and give.lease == job.lease:
-            trainer.gift = give  # taken when the step is over, as a real member does it
+            # Taken when the step is over, as a real member does it.
+            trainer.gift = both_of(trainer.gift, give, self.solver.half)
             return
         # A fresh optimizer with every plan of subnets, as the reference code does it.
         same = trainer.job is not None and np.array_equal(trainer.job.held, give.held)
@@ -328,6 +339,8 @@ class VirtualSubnets:
             load(trainer.subnet, give.values)
             trainer.values.begin(trainer.subnet)
             trainer.optimizer = self.workload.optimizer(trainer.subnet)
+            if self.solver.half.momentum:
+                MemberMomentum(trainer.optimizer, self.solver.half.momentum)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
         trainer.put, trainer.gift = give.version, None
         trainer.left = give.steps
@@ -356,6 +369,9 @@ class VirtualSubnets:
         if gift is not None and job is not None and model is not None:
             trainer.gift = None
             if gift.lease == job.lease:
+                if trainer.new_steps and self.solver.half.central:
+                    self._push(trainer)  # a gradient is of one version
+                    trainer.left = job.steps
                 trainer.values.down(model, gift.values)
                 trainer.job = gift
 

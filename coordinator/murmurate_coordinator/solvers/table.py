@@ -13,8 +13,13 @@ from murmurate.errors import ConfigError
 from murmurate_coordinator.solvers.hub.async_ import AsyncHub
 from murmurate_coordinator.solvers.hub.async_msgd import AsyncMomentum
 from murmurate_coordinator.solvers.hub.dc import DelayCompensated
+from murmurate_coordinator.solvers.hub.downpour import Downpour
+from murmurate_coordinator.solvers.hub.ea_msgd import EaMsgd
+from murmurate_coordinator.solvers.hub.ea_wild import EaWild
+from murmurate_coordinator.solvers.hub.easgd import Easgd
 from murmurate_coordinator.solvers.hub.fedavg import FedAvg, HubFedAvg
 from murmurate_coordinator.solvers.hub.fedavg_async import AsyncFedAvg
+from murmurate_coordinator.solvers.hub.fedbuff import FedBuff
 from murmurate_coordinator.solvers.hub.hub import HubSolver
 from murmurate_coordinator.solvers.hub.k_of_n import KOfN
 from murmurate_coordinator.solvers.hub.scaled import ScaledHub
@@ -52,6 +57,11 @@ HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
         AsyncMomentum,
         HubFedAvg,
         AsyncFedAvg,
+        FedBuff,
+        Downpour,
+        Easgd,
+        EaWild,
+        EaMsgd,
     )
 }
 """Of mode hub."""

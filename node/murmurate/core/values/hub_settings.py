@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from murmurate.core.values.member_half import HUB_RULES, PROTOCOLS, REQUEST_REPLY, can_pipeline
+from murmurate.core.values.member_half import (
+    HUB_RULES,
+    PIPELINED,
+    PROTOCOLS,
+    REQUEST_REPLY,
+    can_pipeline,
+)
 from murmurate.errors import ConfigError
 
 
@@ -91,6 +97,8 @@ def problems(rule: str, given: Mapping[str, object], members: int | None) -> dic
     if given.get("protocol", REQUEST_REPLY) != REQUEST_REPLY and not can_pipeline(rule):
         both = ", ".join(name for name in HUB_RULES if can_pipeline(name))
         found["protocol"] = f"{REQUEST_REPLY} with rule {rule}; both with {both}"
+    if given.get("protocol") == REQUEST_REPLY and HUB_RULES[rule].pipelined:
+        found["protocol"] = f"rule {rule} is always {PIPELINED}"
     gradients = given.get("gradients")
     if members is not None and isinstance(gradients, int) and gradients > members:
         found.setdefault("gradients", f"at most {members}: so many members begin")
