@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, mixes_weights
 from murmurate.core.theory import folding_rates, gossip_expected_unequal
+from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config
-from murmurate.programs.up.launch import Kill, parse_codecs, parse_kill, parse_widths
+from murmurate.programs.up.launch import Kill, hub_option, parse_codecs, parse_kill, parse_widths
 from murmurate.study.virtual.costs import SaidCosts, parse_costs
 from murmurate.study.virtual.evaluating import EvaluationPlan
 from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
@@ -112,6 +113,9 @@ def plan(
     for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
         if given and config.train.mode != "ist":
             problems.append(f"{option}: only with --mode ist")
+    if config.train.mode == "hub":
+        wrong = hub_problems(config.train.rule, config.hub.given, nodes)
+        problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
     for option, some in (("--link-bytes-s", link), ("--join", join), ("--leave", leave)):
         if some and config.train.mode != "gossip":
             problems.append(f"{option}: only with --mode gossip")
@@ -229,6 +233,8 @@ class _Run:
             workload=self.workload,
             nodes=plan.nodes,
             rule=train.rule,
+            mode=train.mode,
+            hub=plan.config.hub.given,
             seed=node.seed,
             speeds=plan.speeds,
             costs=self.costs,
