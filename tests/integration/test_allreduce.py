@@ -245,7 +245,7 @@ def test_a_peer_of_another_rule_is_refused() -> None:
         ({"rule": "hierarchical", "group": 0}, "group 0: expected 1 or more"),
         ({"codec": "int8"}, "codec 'int8': mode 'allreduce' has none"),
         ({"every": 4}, "every 4: mode 'allreduce' has none"),
-        ({"coordinator": "h:1"}, "coordinator 'h:1': only with mode 'ist'"),
+        ({"coordinator": "h:1"}, "coordinator 'h:1': only with mode 'ist' or 'hub'"),
         ({"listen": "0.0.0.0:0", "advertise": "127.0.0.1:0"}, "insecure=True"),
         ({"mode": "gossip", "group": 4}, "group 4: only with mode 'allreduce'"),
     ],
