@@ -431,7 +431,7 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
     if rules is None:
         found |= {path: "only with mode ist or hub" for path in values if path.startswith("ist.")}
         found |= {path: "only with mode hub" for path in values if path.startswith("hub.")}
-        if rule is not None and rule not in RULES:
+        if rule is not None and mode == "gossip" and rule not in RULES:
             found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
     else:
         whose = f"none with mode {mode}: it is the coordinator's"
@@ -487,9 +487,6 @@ def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
         for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
             if values.get(path, only) != only:
                 found[path] = f"{only} with mode {mode}"
-    elif rule in IN_STEP:
-        whose = next(mode for mode, rules in RULES_IN_STEP.items() if rule in rules)
-        found["train.rule"] = f"only with mode {whose}; {mode} has others"
     if "train.group" in values and rule != "hierarchical":
         found["train.group"] = "only with mode allreduce and rule hierarchical"
     problems = []
