@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,15 +46,17 @@ class SynchronousSwarm(Companion):
         *,
         founder: bool,
         group: int = 0,
+        mine: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`group`: sums go by groups of so many (`hierarchical`); 0: all at once."""
+        """`group`: sums go by groups of so many (`hierarchical`); 0: all at once. `mine`: whose
+        steps are made together with these."""
         super().__init__(runtime, layout)
         self._model = model
         self._parameters = parameters
         self._device = _device(parameters)
         self._handover = Handover(model, optimizer, layout, parameters)
         self._formation = Formation(
-            self._port, place, self._device, group=group, take_in=self._take_in
+            self._port, place, self._device, group=group, take_in=self._take_in, mine=mine
         )
         self._founder = founder
         self._formed: Formed | None = None
@@ -72,7 +74,7 @@ class SynchronousSwarm(Companion):
         self._looked = 0.0
         self._hooks += [
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_post_hook(self._after_step),  # the last one: see `groups`
         ]
 
     # -- what is known ---------------------------------------------------------------------------

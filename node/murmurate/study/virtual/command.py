@@ -22,6 +22,7 @@ from murmurate.core.gossip.ways import WAYS, mixes_weights
 from murmurate.core.synchronous.rules import (
     ALLREDUCE,
     GROUP_SIZE,
+    GROUPS,
     HIERARCHICAL,
     group_problem,
 )
@@ -122,7 +123,9 @@ def plan(
         in_step = config.train.mode == ALLREDUCE and option == "--link-bytes-s"
         if some and config.train.mode != "gossip" and not in_step:
             problems.append(f"{option}: only with --mode gossip")
-    if config.train.rule == HIERARCHICAL and (
+    if config.train.rule == GROUPS:
+        problems.append("--rule groups: not in virtual time; flat, hierarchical")
+    if config.train.rule in (HIERARCHICAL, GROUPS) and (
         what := group_problem(nodes, config.train.group or GROUP_SIZE)
     ):
         problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
