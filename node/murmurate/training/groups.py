@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +27,9 @@ from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import TransportError
 from murmurate.training import gossip
 from murmurate.training.gossip import GossipOptions
-from murmurate.training.joint_gradient import Said
+from murmurate.training.joint_gradient import TRAINING, Said
 from murmurate.training.swarm import Swarm
-from murmurate.training.synchronous import SynchronousSwarm
+from murmurate.training.synchronous import FOR_EVER_S, SynchronousSwarm
 
 log = logging.getLogger("murmurate")
 
@@ -71,6 +70,8 @@ class GroupedSwarm(SynchronousSwarm):
         self._optimizer = optimizer
         self.across: Swarm | None = None
         """The gossip across groups; None: another member of the group is in it."""
+        self._all_train = True
+        """Whether all of the group were training when they made the last step."""
         self._heard = Summary()
         """Staleness of what came across while this member spoke for its group, and does no more."""
 
@@ -94,6 +95,7 @@ class GroupedSwarm(SynchronousSwarm):
 
     def _together(self, *, contributes: bool, **more: Any) -> Said:
         said = super()._together(contributes=contributes, **more)
+        self._all_train = all(intent == TRAINING for intent in said.intents)
         if not self._over:
             self._speak_for_group()
         return said
@@ -156,27 +158,26 @@ class GroupedSwarm(SynchronousSwarm):
         super()._after_step(*words)
 
     def _give_group(self) -> None:
-        """What gossip made of the step, to all of the group."""
+        """What gossip made of the step, to all of the group. Not where one of it makes no steps any
+        more: it does not come to this, and the end evens out (`_even_out`)."""
         formed = self._formed
-        if self._over or formed is None or formed.collective is None:
+        if self._over or not self._all_train or formed is None or formed.collective is None:
             return
         try:
-            self._share(formed.rank, self._parameters)
+            self._share(FOR_EVER_S)
         except GroupBroken as error:
             log.info("%s: a step was broken: %s", self.name, error)
             self._drop()  # the next step brings it
 
-    def _share(self, rank: int, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def _share(self, deadline: float) -> None:
+        """The weights of the first of the group become everybody's."""
         formed = self._formed
         assert formed is not None
         assert formed.collective is not None
         weights = self._handover.weights().to(self._collective_device)
-        formed.collective.broadcast(weights, 0, lambda: self._missing(self._limit))
-        if rank:
+        formed.collective.broadcast(weights, 0, lambda: self._missing(deadline))
+        if formed.rank:
             self._handover.put(weights.cpu())
-        del parameters
-
-    _limit = 1e18
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -187,8 +188,7 @@ class GroupedSwarm(SynchronousSwarm):
         if self.across is not None:
             self.across.finish(left_s)
         if self._formed is not None and self._formed.collective is not None:
-            self._limit = deadline
-            self._share(self._formed.rank, self._parameters)
+            self._share(deadline)
 
     def _end(self) -> None:
         if self.across is not None:

@@ -29,7 +29,7 @@ log = logging.getLogger("murmurate")
 
 LOOK_S = 0.05
 """Between two looks for newcomers."""
-FOR_EVER_S = 1e9
+FOR_EVER_S = 1e18
 
 
 class SynchronousSwarm(Companion):
@@ -128,7 +128,7 @@ class SynchronousSwarm(Companion):
         self._take_in()
         self._resumed = time.monotonic()
 
-    def _together(self, *, contributes: bool, deadline: float = FOR_EVER_S * 2) -> Said:
+    def _together(self, *, contributes: bool, deadline: float = FOR_EVER_S) -> Said:
         """One sum of all, whatever it takes: a group that breaks is replaced by the next one."""
         while True:
             if self._formed is None or self._form_anew:
