@@ -91,6 +91,11 @@ class GroupedSwarm(SynchronousSwarm):
             both.merge(self.across.staleness_level)
         return both
 
+    @property
+    def spoke(self) -> bool:
+        """Whether this member has folded in what other groups made."""
+        return self.across is not None or self._heard.count > 0
+
     # -- training --------------------------------------------------------------------------------
 
     def _together(self, *, contributes: bool, **more: Any) -> Said:

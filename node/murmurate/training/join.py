@@ -187,8 +187,9 @@ def join(
     of all (docs/synchronous.md). Returns a `SynchronousSwarm`. Of the above it has run, peers,
     name, listen, advertise, found, insecure, timing and metrics, and
 
-    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
-    group        with "hierarchical": members in a group (default 4)
+    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean;
+                 "groups": in step inside groups, by the number at the end of `name`; gossip across
+    group        with the last two: members in a group (default 4)
 
     mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
     calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
