@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from murmurate.core.gossip.ways import WAYS, mixes_weights
-from murmurate.core.synchronous.rules import ALLREDUCE
+from murmurate.core.synchronous.rules import ALLREDUCE, GROUPS
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
@@ -312,7 +312,7 @@ class UpRun:
         done = [child for child in self.peers if child.state == DONE]
         predicted = None
         curves = {child.name: child.curve for child in self.peers}
-        if train.mode == ALLREDUCE:
+        if train.mode == ALLREDUCE and train.rule != GROUPS:
             predicted = 0.0  # nothing is stale where all wait for all
         elif train.rule in WAYS and not mixes_weights(train.rule):
             histories = {child.name: child.history for child in self.peers}
