@@ -18,6 +18,7 @@ import torch
 
 from murmurate.core.gossip.ways import WAYS, data_problem
 from murmurate.core.layout import Layout
+from murmurate.study.race.results import reached
 from murmurate.study.virtual.gossip import GossipWorld
 from murmurate.study.virtual.synchronous import SynchronousMean
 from murmurate.study.virtual.task import VirtualTraining
@@ -258,14 +259,7 @@ def _value(loss: float | None, accuracy: float | None) -> float:
 def time_to(result: Mapping[str, Any], goal: float) -> float | None:
     """The part of the run after which the value was reached, by straight lines between points;
     None: never."""
-    before_at = before = None
     whole = result["cell"]["steps"]
-    for at, loss, accuracy in [*result["curve"], [whole, result["loss"], result["accuracy"]]]:
-        value = _value(loss, accuracy)
-        if value >= goal:
-            if before is None or not math.isfinite(before):
-                return float(at / whole)
-            part = (goal - before) / (value - before) if value > before else 1.0
-            return float((before_at + part * (at - before_at)) / whole)
-        before_at, before = at, value
-    return None
+    points = [*result["curve"], [whole, result["loss"], result["accuracy"]]]
+    found = reached([(at, _value(loss, accuracy)) for at, loss, accuracy in points], goal)
+    return None if found is None else float(found / whole)

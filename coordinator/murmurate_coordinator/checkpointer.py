@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -21,6 +21,8 @@ from murmurate_coordinator.checkpoint import SavedSolver
 FORMAT = 1
 KIND = "coordinator"
 MODEL = "model.safetensors"
+ENDED = "ended"
+"""Written when the run was ended by a word: remove it to go on."""
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -78,6 +80,25 @@ class CoordinatorKeeper:
         if about["structure"] != self._is["structure"]:
             raise CheckpointError(f"{path}: of another model")
         return SavedSolver(tensors, about)
+
+    # -- the end of the run ----------------------------------------------------------------------
+
+    @property
+    def ended(self) -> Path | None:
+        """The file that says that this run was ended by a word; None: it may go on."""
+        path = self.folder.path / ENDED
+        return path if path.exists() else None
+
+    def mark_ended(self, reason: str) -> None:
+        """Whatever starts this program again, this run does not go on; a full disk costs a line."""
+
+        def write(file: BinaryIO) -> None:
+            file.write(f"{reason}\n".encode())
+
+        try:
+            self.folder.put(ENDED, write)
+        except OSError as error:
+            self.checkpoints.complain(error)
 
     # -- writing ---------------------------------------------------------------------------------
 

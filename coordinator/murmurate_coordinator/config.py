@@ -11,7 +11,14 @@ from typing import Any
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import RULES_OF
-from murmurate.programs.keys.config import NODE, CheckpointConfig, MetricsConfig, listening
+from murmurate.core.values.recipe import Recipe
+from murmurate.programs.keys.config import (
+    NODE,
+    CheckpointConfig,
+    MetricsConfig,
+    listening,
+    recipe_problems,
+)
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
 from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import (
@@ -54,6 +61,10 @@ class CoordinatorTrainConfig:
     data: str | None = None
     batch_size: int | None = None
     lr: float | None = None
+    optimizer: str | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
     split: str = "none"
     shard: Shard = field(default_factory=Shard)
     """Of its own member, like split."""
@@ -65,6 +76,17 @@ class CoordinatorTrainConfig:
     seconds: float | None = None
     evaluate_s: float | None = None
     validation: float | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of its own member, and of a rule that has an optimizer."""
+        return Recipe(
+            optimizer=self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +129,10 @@ KEYS = (
     Key("coordinator", "threads", WHOLE, whole(0), "for torch (default 1); 0: all cores"),
     *(
         _NODE[f"train.{name}"]
-        for name in ("workload", "data", "batch_size", "lr", "split", "shard", "samples", "seconds")
+        for name in (
+            *("workload", "data", "batch_size", "lr", "optimizer", "momentum", "nesterov"),
+            *("weight_decay", "split", "shard", "samples", "seconds"),
+        )
     ),
     Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
     _NODE["train.validation"],
@@ -146,6 +171,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         "coordinator.listen", "" if "coordinator.listen" in given else CoordinatorSection().listen
     )
     problems = listening("coordinator", listen, values, given)
+    problems += recipe_problems(values, given)
     if "coordinator.width" in values and not values.get("coordinator.train"):
         place, value = given["coordinator.width"]
         problems.append(problem(place, "coordinator.width", value, "only with train = true"))

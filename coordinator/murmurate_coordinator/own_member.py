@@ -7,6 +7,7 @@ outlives the coordinator, however that dies.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -42,6 +43,13 @@ class OwnMember:
             self._told = True
             log.warning("the coordinator's own member has ended (exit code %d)", code)
 
+    def dismiss(self) -> None:
+        """Let it push what it has and leave."""
+        self._told = True
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
     def end(self, timeout_s: float) -> None:
         """It was told to stop over its stream; at the latest now it is over."""
         assert self._process.stdin is not None
@@ -68,6 +76,10 @@ def command(config: CoordinatorConfig) -> list[str]:
         "--data": train.data,
         "--batch-size": train.batch_size,
         "--lr": train.lr,
+        "--optimizer": train.optimizer,
+        "--momentum": train.momentum,
+        "--nesterov": train.nesterov,
+        "--weight-decay": train.weight_decay,
         "--split": train.split,
         "--shard": train.shard,
         "--validation": train.validation,

@@ -1,7 +1,10 @@
 """`murmurate coordinator`: deals subnets until the budget is spent, then says what it came to.
 
-A first SIGTERM or SIGINT ends it like the budget does: members push what they have, it is folded
-in, evaluated and kept; exit code 0. A second one does not wait.
+A run ends on its budget, or by `murmurate stop`: members push what they have, it is folded in,
+evaluated and kept; exit code 0. A first SIGTERM or SIGINT is not the end of the run where there is
+a checkpoint folder to come back with: everything that was answered as taken is kept, members train
+on and come back. Without a folder nothing could go on, so it ends the run. A second one does not
+wait.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 from murmurate_coordinator import figures
 from murmurate_coordinator.checkpoint import LIFE, SavedSolver, restore, save
-from murmurate_coordinator.checkpointer import CoordinatorKeeper
+from murmurate_coordinator.checkpointer import MODEL, CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
 from murmurate_coordinator.own_member import OwnMember
@@ -56,6 +59,10 @@ LAST_S = 15.0
 OWN_S = 3.0
 """For its own member to end."""
 LIVES = 1_000_000
+STOPPED = "stopped"
+"""By `murmurate stop`."""
+FINAL = ("samples", "seconds", STOPPED)
+"""Why a run ends; whatever else ends this process, the run goes on from its checkpoint."""
 
 
 def run(config: CoordinatorConfig, *, events: bool = False) -> int:
@@ -64,6 +71,11 @@ def run(config: CoordinatorConfig, *, events: bool = False) -> int:
         with contextlib.suppress(Stopped):  # before there was anything to leave
             asyncio.run(CoordinatorProgram(config, stop, launcher, events).run())
     return 0
+
+
+def stop_goes_on(reason: str) -> bool:
+    """Whether the run goes on when this process ends for that reason."""
+    return reason not in FINAL
 
 
 class CoordinatorProgram:
@@ -129,6 +141,12 @@ class CoordinatorProgram:
                 tied=self.whole.tied,
             )
             saved = self.keeper.restored
+            if (ended := self.keeper.ended) is not None:
+                raise CheckpointError(
+                    f"{kept.dir}: this run was ended by murmurate stop; its model is"
+                    f" {kept.dir}/{MODEL}. To go on remove {ended}, to begin anew give another"
+                    " folder"
+                )
         now = time.monotonic()
         if saved is None:
             first = secrets.randbelow(LIVES) * LIFE + 1
@@ -163,6 +181,7 @@ class CoordinatorProgram:
             it.listen,
             self.centre,
             describe=self._description,
+            stop_run=self._stop_run,
             credentials=self.credentials,
         )
         self.pages = self._pages()
@@ -183,7 +202,10 @@ class CoordinatorProgram:
             gc.collect()
             gc.freeze()
             await self._until_stopped()
-            await self._end()
+            if self.keeper is not None and stop_goes_on(self.stop.reason):
+                await self._go_away(self.keeper)
+            else:
+                await self._end()
         finally:
             if self.own is not None:
                 await asyncio.to_thread(self.own.end, OWN_S)
@@ -240,6 +262,10 @@ class CoordinatorProgram:
         if self.samples is None and words[:1] == ["go"] and words[-1].isdecimal():
             self.samples = int(words[-1])
 
+    def _stop_run(self) -> None:
+        """The word of `murmurate stop`."""
+        self.stop.reason = self.stop.reason or STOPPED
+
     def _over(self) -> bool:
         return bool(self.stop.reason)
 
@@ -259,6 +285,34 @@ class CoordinatorProgram:
     def trained_s(self, now: float) -> float:
         return self.before_s + (now - self.began if self.began is not None else 0.0)
 
+    async def _go_away(self, keeper: CoordinatorKeeper) -> None:
+        """Not the end of the run: nobody is told to stop, and nothing that was taken is lost."""
+        service, centre, reason = self.service, self.centre, self.stop.reason
+        wall_s = self.trained_s(time.monotonic())
+        self.around.ready = False
+        self.around.shares = await service.own(centre.shares)
+        self.around.loss = await service.own(lambda: figures.read(centre, self._around()).loss)
+        if self.own is not None:  # it cannot outlive this process: its last push comes now
+            self.own.dismiss()
+            await asyncio.to_thread(self.own.end, OWN_S)
+        await service.close()
+        for task in (self._writing, self._evaluating):
+            if task is not None:
+                await task
+        kept = await self._keep() or await self._keep()
+        if not kept:
+            raise CheckpointError(
+                f"{keeper.folder.path}: the last checkpoint could not be written: what was pushed"
+                " since the one before is lost; members push it again where the rule allows"
+            )
+        wanted = self.events or self.config.report.path or self.config.report.model
+        await self._conclude(wall_s, reason, evaluate=bool(wanted))
+        self._say(
+            f"goes away ({reason}): plan {centre.solver.plan}, {centre.solver.totals.pushes:,}"
+            f" pushes are in {keeper.folder.path}; members train on and come back when it is"
+            " started again (murmurate stop ends a run)"
+        )
+
     async def _end(self) -> None:
         """The last pushes, then what it came to."""
         service, centre, reason = self.service, self.centre, self.stop.reason
@@ -276,13 +330,29 @@ class CoordinatorProgram:
         for task in (self._writing, self._evaluating):
             if task is not None:
                 await task
+        if self.keeper is not None and reason == STOPPED:
+            await asyncio.to_thread(self.keeper.mark_ended, reason)
+        whole = await self._conclude(wall_s, reason, keep=self.keeper is not None)
+        own = whole["nodes"][0]
+        accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
+        self._say(
+            f"ends ({reason}): {whole['samples']:,} samples in {whole['pushes']:,} pushes,"
+            f" {whole['plans']:,} plans{accuracy}"
+        )
+
+    async def _conclude(
+        self, wall_s: float, reason: str, *, evaluate: bool = True, keep: bool = False
+    ) -> report.Json:
+        """What it came to: evaluated, kept, written where it was asked for."""
+        service, centre = self.service, self.centre
         await service.own(self._refresh, time.monotonic())
         plain, served = await service.own(self._weights)
-        self.around.plain = await asyncio.to_thread(self.whole.evaluated, plain)
-        if self.validates:
-            await self._evaluate(validation=True)
-        await self._evaluate()
-        if self.keeper is not None:
+        if evaluate:
+            self.around.plain = await asyncio.to_thread(self.whole.evaluated, plain)
+            if self.validates:
+                await self._evaluate(validation=True)
+            await self._evaluate()
+        if keep:
             await self._keep()
         path = self.config.report.model
         if path is not None:
@@ -292,12 +362,7 @@ class CoordinatorProgram:
             text = json.dumps(whole, indent=2) + "\n"
             Path(self.config.report.path).write_text(text, encoding="utf-8")
         await self._tell("done", settled=not centre.awaited, reason=reason, report=whole)
-        own = whole["nodes"][0]
-        accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
-        self._say(
-            f"ends ({reason}): {whole['samples']:,} samples in {whole['pushes']:,} pushes,"
-            f" {whole['plans']:,} plans{accuracy}"
-        )
+        return whole
 
     def _report(self, wall_s: float, reason: str) -> report.Json:
         return figures.whole(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from murmurate.edge.net import coordinator_wire as wire
-from murmurate.edge.net.coordinator_link import TRAIN
+from murmurate.edge.net.coordinator_link import STOP, TRAIN
 from murmurate.edge.net.credentials import Credentials
 from murmurate.edge.net.description import Description
 from murmurate.edge.net.grpc_terms import reason_of
@@ -54,6 +54,7 @@ class CoordinatorService:
         *,
         advertise: str | None = None,
         describe: Callable[[], Description] | None = None,
+        stop_run: Callable[[], None] | None = None,
         limits: Limits = LIMITS,
         credentials: Credentials,
     ) -> None:
@@ -68,6 +69,10 @@ class CoordinatorService:
         self.server.take(TRAIN, self)
         if describe is not None:
             self.server.describe(lambda: self.own(describe), self.rejected)
+        if stop_run is not None:
+            self.server.answer(
+                wire.SERVICE, STOP, lambda data: self._stopped(data, stop_run), self.rejected
+            )
         self.failed: BaseException | None = None
         """A promise that does not hold, or a mistake in this program."""
         self._streams: dict[int, _Stream] = {}
@@ -98,14 +103,20 @@ class CoordinatorService:
         with contextlib.suppress(RuntimeError):  # it has ended
             self._owner.submit(self._do, call, args)
 
-    async def stop(self, grace_s: float = 0.5) -> None:
+    async def close(self, grace_s: float = 0.5) -> None:
+        """Nobody is heard from now on: what was answered as taken is in the model, and no more
+        will be. The owner still answers `own`."""
         if self._ticking is not None:
             self._ticking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticking
+            self._ticking = None
         for stream in list(self._streams.values()):
             stream.end()
         await self.server.stop(grace_s)
+
+    async def stop(self, grace_s: float = 0.5) -> None:
+        await self.close(grace_s)
         await asyncio.to_thread(self._owner.shutdown)
 
     @property
@@ -155,6 +166,13 @@ class CoordinatorService:
         if hello is None:
             raise RemoteProtocolError("work.hello", "missing: it is said first")
         return hello
+
+    async def _stopped(self, data: bytes, stop_run: Callable[[], None]) -> bytes:
+        """Somebody says that the run is to end."""
+        wire.STOP_RUN.decode(data)
+        stop_run()
+        members = await self.own(lambda: self.centre.awaited)
+        return wire.RUN_STOPS.encode(wire.RunStops(run=self.centre.run, members=members))
 
     async def attend(self, greeting: wire.WorkHello, stream: Visit) -> None:
         self._numbers += 1

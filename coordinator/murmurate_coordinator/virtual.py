@@ -1,7 +1,8 @@
 """A coordinator in virtual time: the real solvers and torch models, in one process.
 
-A step of a peer takes a virtual second divided by its speed, whatever it takes this machine; a
-message takes `delay_s`. So rules are compared at equal time, and one rng seed decides everything.
+A step of a peer takes what `costs` say, divided by its speed, whatever it takes this machine; a
+message takes `delay_s`, and the coordinator folds one push at a time. So rules are compared at
+equal time, and one rng seed decides everything.
 A speed is that of the member's own subnet, as in the paper's comparison: time for a step does not
 depend on the width. Who has a subnet twice as wide on a machine twice as fast has the same speed.
 """
@@ -28,6 +29,7 @@ from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
+from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
@@ -65,6 +67,8 @@ class VirtualSetting:
     """The time of the next step of a member, for studies of delays; None: as its speed says."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
+    costs: Costs = field(default_factory=Costs)
+    """Of a step, and of a push that the coordinator folds in, at speed 1."""
     widths: Mapping[str, float] = field(default_factory=dict)
     """How large their subnets are, relative to each other; 1 for the others."""
     memory_bytes: int | None = None
@@ -121,12 +125,12 @@ class _Trainer:
     def __init__(
         self,
         name: str,
-        speed: float,
+        step_s: float,
         batches: Iterator[tuple[torch.Tensor, ...]],
         values: MemberValues,
     ) -> None:
         self.name = name
-        self.speed = speed
+        self.step_s = step_s
         self.batches = batches
         self.values = values
         self.subnet: nn.Module | None = None
@@ -198,6 +202,8 @@ class VirtualSubnets:
         self.refused: dict[str, str] = {}
         """Who got no place, and why."""
         self._joined = 0
+        self._free_s = 0.0
+        """When the coordinator has folded in all that has come so far."""
         for k in range(setting.peers):
             self.events.at(0.0, self._join, f"node-{k}")
         for time, name in setting.joins:
@@ -241,9 +247,9 @@ class VirtualSubnets:
             batch_size=self.batch_size,
         )
         self._joined += 1
-        speed = self.setting.speeds.get(name, 1.0)
+        step_s = self.setting.costs.of_step(self.batch_size) / self.setting.speeds.get(name, 1.0)
         self.trainers[name] = _Trainer(
-            name, speed, self.workload.batches(share), MemberValues(self.solver.half)
+            name, step_s, self.workload.batches(share), MemberValues(self.solver.half)
         )
         width = self.setting.widths.get(name, 1.0)
         self._carry_out(
@@ -355,7 +361,7 @@ class VirtualSubnets:
 
     def _step_s(self, trainer: _Trainer) -> float:
         step_s = self.setting.step_s
-        return step_s(trainer.name) if step_s is not None else 1.0 / trainer.speed
+        return step_s(trainer.name) if step_s is not None else trainer.step_s
 
     def _newer(self, trainer: _Trainer) -> None:
         """Between two steps: weights that have come meanwhile, under the same lease."""
@@ -421,6 +427,14 @@ class VirtualSubnets:
             self.events.at(time, self._arrive, push)
 
     def _arrive(self, push: MemberPush) -> None:
+        """One after another: folding takes its time, and what comes meanwhile waits."""
+        if not self.setting.costs.fold_s:
+            self._fold(push)
+            return
+        self._free_s = max(self._free_s, self.events.time) + self.setting.costs.fold_s
+        self.events.at(self._free_s, self._fold, push)
+
+    def _fold(self, push: MemberPush) -> None:
         self._carry_out(self.solver.push(push))
 
     def _done(self, trainer: _Trainer, accepted: PushAccepted) -> None:

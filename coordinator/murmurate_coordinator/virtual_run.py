@@ -31,6 +31,7 @@ class CentredWorld:
             hub=HubSettings(**{"lr": task.workload.lr, **task.hub}),
             steps=task.every or (1 if RULES_OF[task.mode][task.rule].central else STEPS),
             speeds=task.speeds,
+            costs=task.costs,
             widths=task.widths,
             memory_bytes=task.memory_bytes,
             delay_s=task.delay_s,

@@ -37,6 +37,7 @@ class WholeModel:
             lr=train.lr,
             validation=train.validation,
             seed=it.seed,
+            recipe=train.recipe,
         )
         torch.manual_seed(it.seed)
         self.module = self.workload.model()

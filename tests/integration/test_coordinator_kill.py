@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 from murmurate import workloads
 from murmurate.edge.net.credentials import PLAINTEXT
+from murmurate.programs.cli.main import main
 from murmurate.training import leasing
 from murmurate.training.member import Member
 from murmurate.workloads import DataShare, Split
@@ -42,6 +43,7 @@ class Coordinator:
 
     def __init__(self, folder: Path, port: int, *more: str) -> None:
         self.folder = folder
+        self.address = f"127.0.0.1:{port}"
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [
@@ -84,9 +86,15 @@ class Coordinator:
         self.process.wait()
         self._reader.join()
 
-    def end(self) -> dict[str, Any]:
-        """SIGTERM: the last pushes, then the report."""
+    def terminate(self) -> None:
+        """As `kubectl drain` does."""
         self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(WAIT_S) == 0, "".join(self.lines)
+        self._reader.join()
+
+    def end(self) -> dict[str, Any]:
+        """The explicit word: the last pushes, then the report."""
+        assert main(["stop", self.address, "--timeout", str(WAIT_S)]) == 0
         assert self.process.wait(WAIT_S) == 0, "".join(self.lines)
         self._reader.join()
         found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
@@ -157,7 +165,7 @@ def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(
     until(lambda: all(w.steps >= s + 20 for w, s in zip(workers, steps, strict=True)))  # free
     second = Coordinator(tmp_path, port, "--founders", "2")
     try:
-        assert second.said(r"goes on from .*: plan \d+, [\d,]+ pushes, 2 leases")
+        assert second.said(r"goes on from .*: plan \d+, [\d,]+ pushes, 2 leases"), second.lines
         until(lambda: second.row()["members"]["training"] == 2)
         until(lambda: second.row()["pushes"] >= before["pushes"] + 5)
         assert [w.member.lease for w in workers if w.member is not None] == leases
@@ -176,7 +184,7 @@ def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(
         assert worker.member is not None
         assert worker.member.steps_lost == 0
     made = sum(worker.steps for worker in workers)
-    assert report["ended"] == "SIGTERM"
+    assert report["ended"] == "stopped"
     assert report["samples"] == made * workloads.load("digits").batch_size
     assert {row["name"]: row["steps"] for row in report["nodes"][1:]} == {
         f"w{worker.index}": worker.steps for worker in workers
@@ -205,3 +213,68 @@ def test_it_trains_a_subnet_itself(tmp_path: Path, port: int) -> None:
     assert (own["name"], own["share"]) == ("own-member", 1.0)
     assert own["samples"] == report["samples"] > 0
     assert it.said(r"own-member ends .* 0 of \d+ steps lost")
+
+
+def member(folder: Path, address: str, index: int) -> subprocess.Popen[str]:
+    """`murmurate node --mode ist` as anyone would start it."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "murmurate", "node", "--mode", "ist"),
+            *("--coordinator", address, "--workload", "digits", "--name", f"m{index}"),
+            *("--width", "1", "--slow-s", "0.005", "--threads", "1"),
+            *("--report", str(folder / f"m{index}.json")),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("MURMURATE_")},
+    )
+
+
+@pytest.mark.parametrize("rule", ["async", pytest.param("lease", marks=pytest.mark.slow)])
+def test_a_sigterm_of_the_coordinator_is_not_the_end_of_the_run(
+    tmp_path: Path, port: int, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its pod is evicted and comes back: no member ends, no step that was taken is lost. Only the
+    word ends the run, and then it stays ended."""
+    address = f"127.0.0.1:{port}"
+    # So seldom that only the last checkpoint can have what was pushed.
+    more = ("--founders", "2", "--rule", rule, "--every", "20", "--checkpoint-every-s", "600")
+    first = Coordinator(tmp_path, port, *more)
+    members = [member(tmp_path, address, index) for index in range(2)]
+    try:
+        until(lambda: first.row()["pushes"] >= 4)
+        first.terminate()
+        away = first.said(r"goes away \(SIGTERM\): plan \d+, ([\d,]+) pushes are in .*/state")
+        assert away, "".join(first.lines)
+        assert json.loads((tmp_path / "report.json").read_text())["ended"] == "SIGTERM"
+        second = Coordinator(tmp_path, port, *more)
+        assert second.said(rf"goes on from .*: plan \d+, {away[1]} pushes, 2 leases")
+        pushes = int(away[1].replace(",", ""))
+        until(lambda: second.row()["pushes"] >= pushes + 4)
+        assert second.row()["members"]["training"] == 2
+        assert [each.poll() for each in members] == [None, None], "a member ended"
+        report = second.end()
+        assert [each.wait(WAIT_S) for each in members] == [0, 0]
+        assert "ends: 2 members push what they have" in capsys.readouterr().out
+        told = {f"m{k}": json.loads((tmp_path / f"m{k}.json").read_text()) for k in range(2)}
+        in_model = {row["name"]: row["steps"] for row in report["nodes"][1:]}
+        made = {name: row["steps"] - row["steps_lost"] for name, row in told.items()}
+        assert in_model == made
+        if rule == "async":  # a lease that holds loses nothing, not even what was never pushed
+            assert {name: row["steps_lost"] for name, row in told.items()} == {"m0": 0, "m1": 0}
+        for each in members:
+            assert each.stderr is not None
+            said = each.stderr.read()
+            assert "training goes on" in said, said
+            assert "Traceback" not in said
+    finally:
+        first.kill()
+        for each in members:
+            each.kill()
+            each.communicate()
+    again = subprocess.run(
+        second.process.args, check=False, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert again.returncode == 3
+    assert again.stderr.count("\n") == 1
+    assert f"remove {tmp_path}/state/ended" in again.stderr

@@ -240,9 +240,21 @@ def test_a_coordinator_and_its_members_train_and_survive_its_death() -> None:
         wait_for(lambda: training() == 2, "they come back to it", every, 60.0)
         before = pushes()
         wait_for(lambda: pushes() > before, "and go on", every, 60.0)
-        centre.terminate()
+        grace_s = centre.pod.spec["terminationGracePeriodSeconds"]
+        centre.terminate()  # evicted: not the end of the run
         assert centre.child is not None
-        assert centre.child.wait(centre.pod.spec["terminationGracePeriodSeconds"]) == 0
+        assert centre.child.wait(grace_s) == 0
+        centre.start()
+        centre.wait_started()
+        wait_for(lambda: training() == 2, "they come back to the next pod", every, 60.0)
+        before = pushes()
+        wait_for(lambda: pushes() > before, "and go on again", every, 60.0)
+        assert [pod.child.poll() for pod in members if pod.child] == [None, None]
+        told = centre.ask("stop", "127.0.0.1:7100")
+        assert told.returncode == 0, told.stderr
+        for pod in every:
+            assert pod.child is not None
+            assert pod.child.wait(grace_s) == 0
     finally:
         cluster.close()
 

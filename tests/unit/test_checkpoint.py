@@ -81,7 +81,7 @@ def made(model: nn.Module | None = None, **more: Any) -> Checkpoint:
         "log": (pushes[2],),
         "store": (both,),
     }
-    tensors = Instant(model, optimizer, layout, parameters).copy(weights, Copies())
+    tensors = Instant(model, [optimizer], layout, parameters).copy(weights, Copies())
     return Checkpoint(**{**given, **tensors, **more})
 
 

@@ -433,7 +433,7 @@ class Stateful(nn.Module):
 
 def taken(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Instant, Checkpoint]:
     layout, parameters = Layout.of(model)
-    instant_ = Instant(model, optimizer, layout, parameters)
+    instant_ = Instant(model, [optimizer], layout, parameters)
     tensors = instant_.copy(layout.gather(parameters), Copies())
     return instant_, replace(instant()(Copies()), **tensors)
 
@@ -476,12 +476,12 @@ def test_another_optimizer_starts_anew(caplog: pytest.LogCaptureFixture) -> None
     _, checkpoint = taken(model, torch.optim.SGD(model.parameters(), lr=0.1))
     other = torch.optim.Adam(model.parameters(), lr=0.5)
     layout, parameters = Layout.of(model)
-    Instant(model, other, layout, parameters).put_back(checkpoint, checkpoint.weights)
+    Instant(model, [other], layout, parameters).put_back(checkpoint, checkpoint.weights)
     assert other.param_groups[0]["lr"] == 0.5
     assert "starts anew" in caplog.text
     caplog.clear()
     two = torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.5)
-    Instant(model, two, layout, parameters).put_back(checkpoint, checkpoint.weights)
+    Instant(model, [two], layout, parameters).put_back(checkpoint, checkpoint.weights)
     assert two.param_groups[0]["lr"] == 0.5
     assert "does not fit" in caplog.text
 
@@ -491,7 +491,7 @@ def test_other_buffers_are_another_model() -> None:
     _, checkpoint = taken(model, torch.optim.SGD(model.parameters(), lr=0.1))
     plain = small()
     layout, parameters = Layout.of(plain)
-    it = Instant(plain, torch.optim.SGD(plain.parameters(), lr=0.1), layout, parameters)
+    it = Instant(plain, [torch.optim.SGD(plain.parameters(), lr=0.1)], layout, parameters)
     before = layout.gather(parameters)
     with pytest.raises(CheckpointError, match="count"):
         it.put_back(checkpoint, checkpoint.weights)
@@ -502,4 +502,4 @@ def test_a_model_with_names_like_ours() -> None:
     model = nn.ModuleDict({"murmurate": nn.Linear(1, 1)})
     layout, parameters = Layout.of(model)
     with pytest.raises(ConfigError, match=r"murmurate\.weight"):
-        Instant(model, torch.optim.SGD(model.parameters(), lr=0.1), layout, parameters)
+        Instant(model, [torch.optim.SGD(model.parameters(), lr=0.1)], layout, parameters)

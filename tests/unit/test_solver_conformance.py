@@ -49,7 +49,7 @@ CASES = (
     *(
         f"hub {rule} {protocol}"
         for rule in HUB_SOLVERS
-        for protocol in PROTOCOLS[: 1 + can_pipeline(HUB_RULES[rule])]
+        for protocol in PROTOCOLS[: 1 + can_pipeline(rule)]
     ),
 )
 every_solver = pytest.mark.parametrize("rule", CASES)

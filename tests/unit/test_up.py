@@ -19,6 +19,7 @@ from tests.unit.dumb_swarm import Swarm
 
 from murmurate.core.figures.progress import Progress, Staleness
 from murmurate.core.staleness import Summary
+from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import load
 from murmurate.programs.up.child import Child
@@ -27,7 +28,6 @@ from murmurate.programs.up.launch import (
     UpPlan,
     command,
     coordinator_command,
-    cores,
     member_command,
     parse_codecs,
     parse_kill,

@@ -22,6 +22,7 @@ from typing import NamedTuple, cast
 import torch
 
 from murmurate.core import buffers
+from murmurate.core.plain_names import plain_names
 from murmurate.errors import ConfigError
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -129,7 +130,9 @@ class Layout:
         its running statistics behind them, if that is asked for."""
         specs: list[TensorSpec] = []
         parameters: list[torch.nn.Parameter] = []
-        for name, parameter in model.named_parameters():
+        plain = plain_names(model)
+        for wrapped, parameter in model.named_parameters():
+            name = plain(wrapped)
             if torch.nn.parameter.is_lazy(parameter):
                 raise ConfigError(f"model: {name} has no shape yet: pass one batch through first")
             if parameter.is_meta:
@@ -149,7 +152,8 @@ class Layout:
         running = tracked(model)
         # They are kept and sent as the flat weights are, whatever they are in the model.
         wide = "float64" if any(spec.dtype == "float64" for spec in specs) else "float32"
-        specs += [TensorSpec(name, wide, tuple(t.tensor.shape)) for name, t in running.items()]
+        shapes = {plain(name): tuple(each.tensor.shape) for name, each in running.items()}
+        specs += [TensorSpec(name, wide, shape) for name, shape in shapes.items()]
         return Layout(specs, len(running)), parameters
 
     @property

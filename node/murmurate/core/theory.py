@@ -102,6 +102,34 @@ def gossip_expected_unequal(
     )
 
 
+def folding_rates(compute_s: Sequence[float], fold_s: Sequence[float]) -> list[float]:
+    """Updates in a second of each node that computes one in `compute_s` and folds in every update
+    of all the others, `fold_s` each: what is left of its time is for computing,
+
+        lambda_i compute_i + fold_i (Lambda - lambda_i) = 1
+
+    so lambda_i = (1 - fold_i Lambda) / (compute_i - fold_i), and Lambda is their sum. Folding does
+    not make updates staler: a node that is slowed by it sends fewer, too. ConfigError: some node
+    would fold only, and never compute.
+    """
+    if len(compute_s) != len(fold_s) or not compute_s:
+        raise ConfigError("staleness: one compute time and one cost of folding for each node")
+    if min(compute_s) <= 0 or min(fold_s) < 0:
+        raise ConfigError("staleness: compute times must be above 0, folding costs not negative")
+    if not any(fold_s):
+        return [1 / each_s for each_s in compute_s]
+    pairs = list(zip(compute_s, fold_s, strict=True))
+    if any(fold >= compute for compute, fold in pairs):
+        raise ConfigError("staleness: folding an update must cost less than computing one")
+    total = math.fsum(1 / (c - f) for c, f in pairs) / (
+        1 + math.fsum(f / (c - f) for c, f in pairs)
+    )
+    rates = [(1 - fold * total) / (compute - fold) for compute, fold in pairs]
+    if min(rates) <= 0:
+        raise ConfigError("staleness: a node would have to fold more than it has time for")
+    return rates
+
+
 def overlapping(updates_per_s: Sequence[float], compute_s: Sequence[float]) -> float:
     """What is added to that where a node computes several updates at a time, as one does that
     publishes its model in parts (`core.publishing.turns`): it meets its own others, too. With rates

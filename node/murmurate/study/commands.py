@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.cli.options import (
@@ -17,10 +18,14 @@ from murmurate.programs.cli.options import (
 from murmurate.programs.keys.config import load
 from murmurate.programs.keys.kinds import STDIN
 
+if TYPE_CHECKING:  # torch comes with it
+    from murmurate.study.virtual.command import VirtualPlan
+
 
 def add(commands: Commands) -> None:
     """Their options and help."""
     _add_plot(commands)
+    _add_race(commands)
     _add_sim(commands)
 
 
@@ -47,6 +52,33 @@ def _plot(arguments: argparse.Namespace) -> int:
     from murmurate.study.lab import plot
 
     return plot.run(arguments.report, arguments.out)
+
+
+def _add_race(commands: Commands) -> None:
+    race = command(
+        commands,
+        "race",
+        "solvers against each other: one TOML file, one table (docs/race.md)",
+        "Trains every solver in every setting with every seed, in virtual time or with real"
+        " processes, and compares: accuracy, time and bytes to a target, staleness, throughput,"
+        " waiting. Stopped or killed, the same command goes on with what is missing.",
+        """\
+examples:
+  murmurate race examples/race.toml --quick
+  murmurate race examples/race.toml --out results/race
+""",
+    )
+    race.add_argument("file", metavar="FILE.toml", help="solvers, settings, seeds")
+    race.add_argument("--out", metavar="DIR", help="default: FILE-race beside the file")
+    race.add_argument("--jobs", metavar="N", type=positive, help="processes (default: all cores)")
+    race.add_argument("--quick", action="store_true", help="one seed and a tenth of the budget")
+    race.set_defaults(run=_race)
+
+
+def _race(arguments: argparse.Namespace) -> int:
+    from murmurate.study.race import command as race
+
+    return race.run(arguments.file, out=arguments.out, jobs=arguments.jobs, quick=arguments.quick)
 
 
 def _add_sim(commands: Commands) -> None:
@@ -95,30 +127,37 @@ def up_virtual(arguments: argparse.Namespace) -> int:
     """`murmurate up --virtual`."""
     from murmurate.study.virtual import command as virtual
 
+    return virtual.run(virtual_plan(arguments))
+
+
+def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
+    """What was asked for; ConfigError for what cannot be."""
+    from murmurate.study.virtual import command as virtual
+
     options = given(arguments)
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
         options.setdefault("train.rule", "async")
     config = load(None, {}, options)
-    return virtual.run(
-        virtual.plan(
-            arguments.nodes,
-            config,
-            speed=arguments.speed,
-            delay=arguments.delay_s,
-            link=arguments.link_bytes_s,
-            join=arguments.join,
-            leave=arguments.leave,
-            widths=arguments.widths,
-            kill=arguments.kill,
-            codec=arguments.codec,
-            every=config.train.every if "train.every" in options else None,
-            refused={
-                "--slow": arguments.slow,
-                "--generator": arguments.generator,
-                "--trajectory": arguments.trajectory,
-                "--checkpoint": config.checkpoint.dir,
-                "--metrics": config.metrics.listen,
-            },
-        )
+    return virtual.plan(
+        arguments.nodes,
+        config,
+        speed=arguments.speed,
+        step=arguments.step_s,
+        fold=arguments.fold_s,
+        delay=arguments.delay_s,
+        link=arguments.link_bytes_s,
+        join=arguments.join,
+        leave=arguments.leave,
+        widths=arguments.widths,
+        kill=arguments.kill,
+        codec=arguments.codec,
+        every=config.train.every if "train.every" in options else None,
+        refused={
+            "--slow": arguments.slow,
+            "--generator": arguments.generator,
+            "--trajectory": arguments.trajectory,
+            "--checkpoint": config.checkpoint.dir,
+            "--metrics": config.metrics.listen,
+        },
     )

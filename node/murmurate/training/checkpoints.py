@@ -77,7 +77,7 @@ class Checkpoints:
         self._instant.put_back(checkpoint, self._port.weights)
         self._instant.put_back_publishing(checkpoint, self._publisher)
         self.steps = checkpoint.step
-        self._figures.go_on(checkpoint.samples)
+        self._figures.go_on(checkpoint.samples, checkpoint.step)
         log.info(
             "%s goes on from its checkpoint: step %d, %s",
             self._figures.name,

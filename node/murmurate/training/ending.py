@@ -1,10 +1,18 @@
-"""How a node's part in a run ends: what is left is published, and it waits for the others."""
+"""How a node's part in a run ends: what is left is published, and it waits for the others.
+
+As long as they may be expected to end as well (`core.figures.patience`), unless a time was said.
+Whatever could not be brought to all is said in one line: by whom it is of, and by whoever lacks it.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
+
+from murmurate.core.figures.patience import Patience
 
 if TYPE_CHECKING:
     from murmurate.edge.runtime.node_figures import NodeFigures
@@ -13,6 +21,14 @@ if TYPE_CHECKING:
     from murmurate.training.publisher import Publisher
     from murmurate.training.signals import Interrupts
 
+log = logging.getLogger("murmurate")
+
+SETTLED_S = 10.0
+"""Once all have the same they leave together, within so long."""
+SAY_AFTER_S, SAY_AGAIN_S = 5.0, 60.0
+"""Who waits says so after a while, and then now and then."""
+NAMED_MAX = 4
+"""Names in a line; the rest is counted."""
 ROOM_S = 2.0
 """At the end the last update waits for room at most this long, then it is made all the same."""
 
@@ -54,29 +70,75 @@ class Ending:
         """Publish, then fold until every known update is in, and mine are with everyone alive."""
         return self._follow(self._port.is_caught_up, self._publish_last(timeout_s))
 
-    def finish(self, timeout_s: float) -> bool:
-        """Say that this is the end, wait until all have, and until all have the same."""
+    def finish(self, timeout_s: float | None) -> bool:
+        """Say that this is the end, wait until all have, and until all have the same. None: as long
+        as the others may be expected to end."""
         port, began = self._port, time.monotonic()
         self._figures.ended(began)
-        deadline = began + timeout_s
+        wait = _Wait(port, began)
+        limit_s = math.inf if timeout_s is None else timeout_s
         if self._publisher.encoded and port.synced:
-            timeout_s = self._share_rest(timeout_s)
-        timeout_s = self._publish_last(timeout_s)
+            self._share_rest(min(limit_s, 2 * ROOM_S))
+        self._publish_last(began + limit_s - time.monotonic())
         port.say("done")
-        even = self._follow(lambda: port.others_are("done") and port.is_even(), timeout_s)
+
+        def over() -> bool:
+            if port.others_are("done") and port.is_even():
+                wait.even = True
+            return wait.even or (timeout_s is None and wait.is_over(time.monotonic()))
+
+        self._follow(over, began + limit_s - time.monotonic())
         port.say("settled")
-        left_s = max(0.0, deadline - time.monotonic())
-        self._follow(lambda: port.others_are("settled"), left_s)
+        left_s = began + limit_s - time.monotonic()
+        if wait.even:
+            self._follow(lambda: port.others_are("settled"), max(0.0, min(left_s, SETTLED_S)))
+        elif port.synced:
+            self._say_uneven(time.monotonic() - began)
         self._checkpoints.soon()
         self._checkpoints.take_if_due()
-        return even
+        return not self._say_lost() and wait.even
+
+    def _say_uneven(self, waited_s: float) -> None:
+        told = self._port.not_done()
+        if told:
+            who = _names([f"{each.name} ({each.steps:,} steps)" for each in told])
+            why = f"{who} still trains" if len(told) == 1 else f"{who} still train"
+        else:
+            why = "not all have been heard to have the same updates"
+        log.warning(
+            "%s ends after waiting %.0f s, with %s steps, though %s: its model and theirs may"
+            " differ; swarm.finish(timeout_s) waits longer",
+            self._port.name,
+            waited_s,
+            f"{self._port.steps_made():,}",
+            why,
+        )
+
+    def _say_lost(self) -> bool:
+        """What members took with them when they left: whether that was anything."""
+        lost = self._port.never_came()
+        if lost:
+            log.warning(
+                "%s ends without the last updates of %s: they left before these were here",
+                self._port.name,
+                _names([f"{name} ({count:,})" for name, count in sorted(lost.items())]),
+            )
+        return bool(lost)
 
     def leave(self, timeout_s: float) -> None:
         """Publish the rest, say that I leave, and stay until all have what is only here."""
         if timeout_s > 0 and self._port.whole:
             timeout_s = self._publish_last(timeout_s)
             self._port.say_goodbye()
-            self._follow(self._port.may_go, timeout_s)
+            if self._follow(self._port.may_go, timeout_s):
+                return
+            if without := self._port.without_mine():
+                log.warning(
+                    "%s leaves, and its last updates are not known to be with %s: busy for longer"
+                    " than leave(timeout_s) waits, or gone",
+                    self._port.name,
+                    _names(without),
+                )
 
     def _publish_last(self, timeout_s: float) -> float:
         """Publish once there is room, or a large model would be in memory once more than it need
@@ -110,3 +172,48 @@ class Ending:
                     publisher.publish_rest(1.0 / max(1, self._port.members_live()))
             self._port.flush(at_once=True)
         return timeout_s - (time.monotonic() - began)
+
+
+class _Wait:
+    """Who is waited for, and what is said of it."""
+
+    def __init__(self, port: TrainingPort, now: float) -> None:
+        self.even = False
+        """Whether all were done, and had the same."""
+        self._port = port
+        self._patience = Patience(port.steps_made(), port.trained_s(), now)
+        self._say_at = now + SAY_AFTER_S
+        self._busy_until = now
+
+    def is_over(self, now: float) -> bool:
+        """Whether nobody is waited for any more, and whoever is there has what is mine."""
+        others = self._port.not_done()
+        names = self._patience.waits_for(others, now)
+        if names:
+            self._busy_until = now + SETTLED_S
+            if now >= self._say_at:
+                self._say_at = now + SAY_AGAIN_S
+                self._say({each.name: each.steps for each in others if each.name in names}, now)
+            return False
+        if not others:
+            return now >= self._busy_until + SETTLED_S  # all are done: even in a moment, mostly
+        return self._port.is_caught_up() or now >= self._busy_until
+
+    def _say(self, steps: dict[str, int], now: float) -> None:
+        log.warning(
+            "%s has done its %s steps and waits for %s to end as well, so that all have the same"
+            " model; an interrupt leaves at once",
+            self._port.name,
+            f"{self._port.steps_made():,}",
+            _names([self._shown(name, made, now) for name, made in steps.items()]),
+        )
+
+    def _shown(self, name: str, made: int, now: float) -> str:
+        left_s = self._patience.left_s(name, now)
+        about = f", about {left_s:.0f} s" if left_s > 0 else ""
+        return f"{name} ({made:,} steps{about})"
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

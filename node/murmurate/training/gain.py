@@ -13,6 +13,8 @@ gradient's step 1 / (1 - μ) times as large; that factor is in the gain.
 | Adamax | -lr g / u |
 | RMSprop | -lr g / (√v + ε) / (1 - μ) |
 | Adagrad | -lr g / (√s + ε), lr decayed |
+| LARS | -lr local (g + wd x) / (1 - μ), local as LARS had it |
+| SGD, then Adam | that of the stage it is in |
 | any other | what it changed, momentum and all |
 
 g has the weight decay of optimizers that put it there (x wd); decoupled decay comes on top.
@@ -26,6 +28,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+
+from murmurate.training.lars import Lars
+from murmurate.training.sgd_then_adam import ADAM, SgdThenAdam
 
 Group: TypeAlias = dict[str, Any]
 State: TypeAlias = dict[str, Any]
@@ -238,6 +243,17 @@ def _adagrad(it: _Stepped) -> Steps:
     return steps, it.rate
 
 
+def _lars(it: _Stepped) -> Steps:
+    steps = it.gradients()
+    local = [float(state["local"]) for state in it.states]
+    rate = it.rate / (1.0 - float(it.group["momentum"]))
+    return _list(torch._foreach_mul(steps, local)), rate
+
+
+def _sgd_then_adam(it: _Stepped) -> Steps:
+    return _adam(it) if it.group["stage"] == ADAM else _sgd(it)
+
+
 _SCALED: dict[type[torch.optim.Optimizer], Callable[[_Stepped], Steps]] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adam: _adam,
@@ -247,4 +263,6 @@ _SCALED: dict[type[torch.optim.Optimizer], Callable[[_Stepped], Steps]] = {
     torch.optim.Adamax: _adamax,
     torch.optim.RMSprop: _rmsprop,
     torch.optim.Adagrad: _adagrad,
+    Lars: _lars,
+    SgdThenAdam: _sgd_then_adam,
 }

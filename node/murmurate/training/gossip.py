@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -37,7 +38,10 @@ from murmurate.edge.runtime.node_state import Settings
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import ConfigError
 from murmurate.training.checkpoints import Checkpoints
-from murmurate.training.gain import OptimizerGain, without_bound
+from murmurate.training.gain import without_bound
+from murmurate.training.gains import OptimizerGains
+from murmurate.training.loop_parts import check_free
+from murmurate.training.loop_watch import LoopWatch
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.statistics import ModelStatistics, first_weights
@@ -83,6 +87,8 @@ class GossipOptions:
         """The name that was asked for, or one made of host and process."""
         return self.name if self.name is not None else f"{socket.gethostname()}-{os.getpid()}"
 
+    DEFAULT_RULE: ClassVar[str] = "shared"
+
     def check(self) -> None:
         """Raise the first thing that is wrong."""
         codec = self.codec
@@ -97,12 +103,22 @@ class GossipOptions:
                 f"every {self.every}: expected 1 or more local steps",
             ),
             (
-                bool(self.run) and not name_problem(self.run, NAME_BYTES_MAX),
-                f"run {self.run!r}: expected a name",
-            ),
-            (
                 parse_codec(codec).plain or not mixes_weights(self.rule),
                 f"codec {codec!r}: rule {self.rule!r} exchanges weights as they are: use 'fp32'",
+            ),
+        ):
+            if not good:
+                raise ConfigError(problem)
+        if what := data_problem(self.rule, self.data):
+            raise ConfigError(f"data {self.data!r}: {what}")
+        self.check_common()
+
+    def check_common(self) -> None:
+        """The same of what is wrong in every mode that has peers."""
+        for good, problem in (
+            (
+                bool(self.run) and not name_problem(self.run, NAME_BYTES_MAX),
+                f"run {self.run!r}: expected a name",
             ),
             (
                 self.join_timeout_s > 0,
@@ -116,8 +132,6 @@ class GossipOptions:
         ):
             if not good:
                 raise ConfigError(problem)
-        if what := data_problem(self.rule, self.data):
-            raise ConfigError(f"data {self.data!r}: {what}")
         if what := name_problem(self.own_name, NAME_BYTES_MAX):
             raise ConfigError(f"name: {what}")
         if len(set(self.peers)) != len(self.peers):
@@ -133,27 +147,28 @@ class GossipOptions:
 
 def start(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     options: GossipOptions,
     transport: Transport | None = None,
 ) -> Swarm:
     """Join the run, and return once its weights are in the model."""
     options.check()
     way = WAYS[options.rule]
-    if without_bound(optimizer):
+    for each in filter(without_bound, optimizers):
         raise ConfigError(
-            f"optimizer {type(optimizer).__name__}: its steps have no bound, and on weights that"
+            f"optimizer {type(each).__name__}: its steps have no bound, and on weights that"
             " others change, too, they diverge: use another, such as Adam or SGD"
         )
     layout, parameters = Layout.of(model, statistics=True)
+    check_free(parameters)
     encoder = encoder_for(parse_codec(options.codec), layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
     read = options.may_found() or options.checkpoint is not None or way.needs_first_weights
     weights = _first_weights(layout, parameters, model, read=read)
     keep_memory()
     if transport is None:
-        transport = _grpc(options)
-    instant = Instant(model, optimizer, layout, parameters)
+        transport = transport_for(options)
+    instant = Instant(model, optimizers, layout, parameters)
     keeper = _keeper(options, layout)
     update_bytes = span.turn_bytes(layout.size) if turns is not None else 0
     settings = _settings(options, keeper, encoded=encoder is not None, update_bytes=update_bytes)
@@ -168,7 +183,7 @@ def start(
         if keeper is not None:
             keeper.close()
         raise
-    gain = OptimizerGain(optimizer, parameters)
+    gain = OptimizerGains(optimizers, parameters)
     every = options.every or way.steps(options.data, gain.kind)
     if way.warning:
         log.warning("%s", way.warning)
@@ -196,8 +211,10 @@ def start(
         statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
     )
     checkpoints = Checkpoints(keeper, instant, publisher, runtime.training, runtime.figures)
-    sight = ModelSight(model, publisher)
-    swarm = Swarm(runtime, layout, parameters, optimizer, publisher, checkpoints, sight)
+    watch = LoopWatch(runtime.figures.name, model, parameters)
+    sight = ModelSight(model, publisher, watch)
+    swarm = Swarm(runtime, layout, parameters, publisher, checkpoints, sight)
+    swarm.hook(optimizers, gain)
     swarm.credentials = options.credentials
     try:
         swarm.enter(options.join_timeout_s)
@@ -275,7 +292,8 @@ def _settings(
     )
 
 
-def _grpc(options: GossipOptions) -> Transport:
+def transport_for(options: GossipOptions) -> Transport:
+    """What carries this node's messages; ConfigError: where it would listen is not allowed."""
     from murmurate.edge.net.grpc_transport import GrpcTransport
 
     listen = options.listen

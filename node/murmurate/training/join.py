@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from murmurate.core.membership.timing import Timing
+from murmurate.core.synchronous.rules import ALLREDUCE, RULES_IN_STEP
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
 from murmurate.training.gossip import GossipOptions, start
+from murmurate.training.loop_parts import optimizers_of
 from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
     from murmurate.training.member import Member
+    from murmurate.training.synchronous import SynchronousSwarm
 
 
 @overload
@@ -41,11 +45,33 @@ def join(
     optimizer: torch.optim.Optimizer,
     *,
     run: str,
+    mode: Literal["allreduce"],
     peers: Sequence[str] = (),
     name: str | None = None,
     listen: str = "127.0.0.1:0",
     advertise: str | None = None,
-    mode: str = "gossip",
+    rule: str = "flat",
+    group: int | None = None,
+    found: bool | None = None,
+    insecure: bool = False,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> SynchronousSwarm: ...
+@overload
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    run: str,
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    mode: Literal["gossip"] = "gossip",
     rule: str = "shared",
     every: int | None = None,
     data: str = "same",
@@ -64,7 +90,7 @@ def join(
 ) -> Swarm: ...
 def join(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     run: str,
     peers: Sequence[str] = (),
@@ -89,11 +115,14 @@ def join(
     width: float = 0.0,
     memory: int = 0,
     example: Any = None,
+    group: int | None = None,
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
-) -> Swarm | Member:
+) -> Swarm | Member | SynchronousSwarm:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
+    model      any nn.Module, compiled or wrapped or not: names are compared without a wrapper's
+    optimizer  the one that trains it, or a list of them, as for a generator and a critic
     run        peers of one run exchange weights; others are refused
     peers      addresses of a few members, or "dns:NAME:PORT": all that the name stands for, now
                and later; none: this node founds the run with its own weights
@@ -128,15 +157,25 @@ def join(
     memory       bytes for the subnet, its gradients and one buffer of the optimizer; 0: enough
     example      what the model is called with, a small batch will do; None: its first call
 
+    mode="allreduce" trains in step with the peers: before each step the gradient becomes the mean
+    of all (docs/synchronous.md). Returns a `SynchronousSwarm`. Of the above it has run, peers,
+    name, listen, advertise, found, insecure, timing and metrics, and
+
+    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
+    group        with "hierarchical": members in a group (default 4)
+
     mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
     calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
     besides run, name and metrics it takes `coordinator`.
     """
+    optimizers = optimizers_of(model, optimizer)
     if mode in ("ist", "hub"):
         others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
         for key, (value, default) in others.items():
             if value != default:
                 raise ConfigError(f"{key} {value!r}: mode {mode!r} has none, the coordinator does")
+        if len(optimizers) > 1:
+            raise ConfigError(f"optimizer: mode {mode!r} takes one")
         if coordinator is None:
             raise ConfigError(f"coordinator: mode {mode!r} needs its address")
         if mode == "hub" and (width or memory or example is not None):
@@ -147,7 +186,7 @@ def join(
 
         return Member(
             model,
-            optimizer,
+            optimizers[0],
             run=run,
             coordinator=coordinator,
             name=name,
@@ -159,8 +198,9 @@ def join(
             mode=mode,
             credentials=_credentials,
         )
-    if mode != "gossip":
-        raise ConfigError(f"mode {mode!r}: expected 'gossip', 'ist' or 'hub'")
+    if mode not in ("gossip", *RULES_IN_STEP):
+        known = ", ".join(map(repr, ("gossip", *RULES_OF, *RULES_IN_STEP)))
+        raise ConfigError(f"mode {mode!r}: expected one of {known}")
     if coordinator is not None:
         raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist' or 'hub'")
     options = GossipOptions(
@@ -184,4 +224,12 @@ def join(
         metrics=metrics,
         credentials=_credentials,
     )
-    return start(model, optimizer, options, _transport)
+    if mode == ALLREDUCE:
+        from murmurate.training import allreduce
+
+        if len(optimizers) > 1:
+            raise ConfigError("optimizer: mode 'allreduce' takes one")
+        return allreduce.start(model, optimizers[0], options, group, _transport)
+    if group is not None:
+        raise ConfigError(f"group {group}: only with mode 'allreduce'")
+    return start(model, optimizers, options, _transport)

@@ -31,6 +31,7 @@ from murmurate.edge.runtime.training_port import Folds
 from murmurate.errors import LocalProtocolError
 from murmurate.training.background import Background, Source
 from murmurate.training.gain import OptimizerGain
+from murmurate.training.gains import OptimizerGains
 from murmurate.training.statistics import ModelStatistics
 
 log = logging.getLogger("murmurate")
@@ -49,7 +50,7 @@ class Publisher:
         layout: Layout,
         parameters: list[torch.nn.Parameter],
         rule: PublishingRule,
-        gain: OptimizerGain,
+        gain: OptimizerGain | OptimizerGains,
         *,
         every: int = 1,
         rhythm: Rhythm | None = None,

@@ -14,14 +14,18 @@ from typing import Any
 import torch
 
 from murmurate.training.hook import Hook
+from murmurate.training.loop_watch import LoopWatch
 from murmurate.training.publisher import Publisher
 
 
 class ModelSight:
     """Watches one model being called, until it is removed."""
 
-    def __init__(self, model: torch.nn.Module, publisher: Publisher) -> None:
+    def __init__(
+        self, model: torch.nn.Module, publisher: Publisher, watch: LoopWatch | None = None
+    ) -> None:
         self._publisher = publisher
+        self.watch = watch
         self._hooks: list[Any] = []
         if isinstance(model, torch.jit.ScriptModule):
             return  # it takes no hooks: it goes ahead after each step, and comes back at the end
@@ -34,6 +38,8 @@ class ModelSight:
         """The model is about to compute something."""
         if model.training and torch.is_grad_enabled():
             self._publisher.look_ahead()
+            if self.watch is not None:
+                self.watch.called()
             return
         self._publisher.show_weights(within_step=True)
         if model.training:  # without a gradient, but running statistics are written

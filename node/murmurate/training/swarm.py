@@ -16,27 +16,25 @@ from typing import Any
 import torch
 
 from murmurate.core.clock import Clock
-from murmurate.core.figures.counters import Learned
-from murmurate.core.figures.learning import LearningWarning
-from murmurate.core.figures.progress import Progress
 from murmurate.core.layout import Layout
-from murmurate.core.staleness import Summary
 from murmurate.edge.net.credentials import Credentials
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import PeerUnavailable
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.ending import Ending
+from murmurate.training.gains import OptimizerGains
+from murmurate.training.loop_parts import give_back, take
 from murmurate.training.publisher import Publisher
+from murmurate.training.run_view import RunView
 from murmurate.training.sight import ModelSight
 from murmurate.training.signals import Interrupts
-from murmurate.watch.reading import read
 
 WAIT_S = 0.05
 LEVEL_S = 10.0
 """Who comes back trains once it is level with another, or after so long."""
 
 
-class Swarm:
+class Swarm(RunView):
     """This node's place in a run. Use it as a context manager, or call `leave()` at the end."""
 
     def __init__(
@@ -44,117 +42,40 @@ class Swarm:
         runtime: Runtime,
         layout: Layout,
         parameters: list[torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
         publisher: Publisher,
         checkpoints: Checkpoints,
         sight: ModelSight,
     ) -> None:
-        self.runtime = runtime
-        """What runs beside the training; for whoever builds on it."""
+        super().__init__(runtime, layout)
         self.publisher = publisher
         """Who passes local steps on; the same."""
         self.credentials: Credentials
         """What this process opens its ports and channels with; the same."""
-        self._layout = layout
         self._parameters = parameters
         self._checkpoints = checkpoints
         self._sight = sight
         self._port = runtime.training
-        self._figures = runtime.figures
         self._interrupts = Interrupts()
         self._ending = Ending(
             self._port, self._figures, publisher, checkpoints, self._interrupts, self.follow
         )
-        self._left = False
-        self._hook = optimizer.register_step_post_hook(self._after_step)
+        self._left = self._finished = False
+        self._hooks: list[Any] = []
         self._resumed = time.monotonic()
         """When the last step, or a wait for others, was over."""
 
-    # -- what is known ---------------------------------------------------------------------------
+    def hook(self, optimizers: Sequence[torch.optim.Optimizer], gain: OptimizerGains) -> None:
+        """From now on each step of one of these is a step of this node; `join` calls it."""
+        take(self._parameters, self.run)
+        self._gain = gain
+        self._hooks = [each.register_step_post_hook(self._after_step) for each in optimizers]
 
-    @property
-    def name(self) -> str:
-        return self._figures.name
-
-    @property
-    def run(self) -> str:
-        return self._figures.run
-
-    @property
-    def address(self) -> str:
-        return self._figures.address
-
-    @property
-    def metrics_address(self) -> str | None:
-        """Where its figures are served; None: nowhere."""
-        return self._figures.metrics_address
-
-    def export(self, registry: Any) -> None:
-        """Register this node's figures with a registry of prometheus_client of your own."""
-        from murmurate.core.figures.table import NODE
-        from murmurate.watch.metrics import Collector
-
-        registry.register(Collector(lambda: read(self.runtime), NODE))
-
-    @property
-    def schema(self) -> str:
-        """A hash of the names, types and shapes of what is trained; the same on all nodes."""
-        return self._layout.schema
+    # -- what is known --------------------------------------------------------------------------
 
     @property
     def clock(self) -> Clock:
         """The updates in these weights: a copy."""
         return self._port.context()
-
-    @property
-    def members(self) -> dict[str, str]:
-        """Names and states (alive, suspect, dead, left), this node's included."""
-        return self._figures.members()
-
-    @property
-    def staleness(self) -> Summary:
-        """Of every update applied here, own included."""
-        return self._figures.staleness()
-
-    @property
-    def staleness_level(self) -> Summary:
-        """The same without what was applied before this node was level with the others: of one that
-        was away that is old for no other reason."""
-        return self._figures.staleness_level()
-
-    @property
-    def warnings(self) -> tuple[LearningWarning, ...]:
-        """What went wrong with the learning here, each in a sentence that says what to do."""
-        return self._figures.warnings()
-
-    @property
-    def board(self) -> list[Progress]:
-        """The last word of every member about its progress, this node's as of now."""
-        return self._figures.board()
-
-    @property
-    def samples(self) -> int:
-        """Samples the whole swarm has trained on, as far as it is known here."""
-        return sum(self.samples_of.values())
-
-    @property
-    def samples_of(self) -> dict[str, int]:
-        """Of each node, also of those that are gone."""
-        return self._figures.samples_of()
-
-    def progress(self) -> Progress:
-        return self._figures.progress()
-
-    @property
-    def delays(self) -> tuple[float, float]:
-        """In updates, on average since the beginning: own ones made while one of another was on its
-        way, and those of a third node that it overtook (`core.figures.staleness_forecast`)."""
-        return self._figures.delays()
-
-    @property
-    def accuracy_of(self) -> tuple[float, ...]:
-        """By class, as it was logged last."""
-        return self._figures.accuracy_of()
 
     @property
     def checkpoint_age_s(self) -> float:
@@ -177,42 +98,18 @@ class Swarm:
 
     # -- training --------------------------------------------------------------------------------
 
-    def log(
-        self,
-        *,
-        samples: int = 0,
-        loss: float | None = None,
-        test_loss: float | None = None,
-        accuracy: float | None = None,
-        accuracy_of: Sequence[float] | None = None,
-        validation_loss: float | None = None,
-        validation_accuracy: float | None = None,
-        flops_per_sample: float | None = None,
-    ) -> None:
-        """Count samples and note the latest figures, for the others, for reports and metrics.
-
-        `loss` is of training; `test_loss` and `accuracy` (from 0 to 1; `accuracy_of`: by class) are
-        of the test set, `validation_…` of data that was held out of training; `flops_per_sample` is
-        of the model, forward."""
-        self._figures.log(
-            samples,
-            Learned(
-                loss=loss,
-                test_loss=test_loss,
-                accuracy=accuracy,
-                accuracy_of=accuracy_of,
-                validation_loss=validation_loss,
-                validation_accuracy=validation_accuracy,
-                flops_per_sample=flops_per_sample,
-            ),
-        )
-
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._port.check()
+        self._gain.stepped(optimizer)
+        if self._sight.watch is not None:
+            self._sight.watch.stepped()
         seconds = time.monotonic() - self._resumed
         self._figures.stepped(seconds, self.publisher.started)
         self.publisher.took(seconds)
         self._checkpoints.steps += 1
+        if self._finished:  # not the end after all
+            self._finished = False
+            self._port.trains_again()
         with self._interrupts.held_back():  # or one could leave weights and clock apart
             self.publisher.stepped()
             self.publisher.publish_if_due()
@@ -263,11 +160,14 @@ class Swarm:
         """Publish, then fold until every known update is in, and mine are with everyone alive."""
         return self._ending.settle(timeout_s)
 
-    def finish(self, timeout_s: float = 10.0) -> bool:
+    def finish(self, timeout_s: float | None = None) -> bool:
         """The end of the run: say so, wait until all have, and until all have the same.
 
-        Weights do not change any more after this unless somebody goes on training.
+        None: as long as the others may be expected to end (docs/session.md). False: not all have
+        the same, and a line says why. A `with` block that ends without an exception does this.
+        Weights do not change any more after it unless somebody goes on training.
         """
+        self._finished = True
         return self._ending.finish(timeout_s)
 
     # -- coming and going ------------------------------------------------------------------------
@@ -304,8 +204,12 @@ class Swarm:
         if self._left:
             return
         self._left = True
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        if self._sight.watch is not None and timeout_s > 0:
+            self._sight.watch.left()
         self._sight.remove()
+        give_back(self._parameters)
         atexit.unregister(self.leave)
         self._interrupts.restore()
         try:
@@ -324,7 +228,11 @@ class Swarm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
+        try:
+            if kind is None and not (self._left or self._finished):
+                self.finish()
+        finally:
+            self.leave()
 
     def __repr__(self) -> str:
         return f"Swarm({self.run!r}, {self.name!r} at {self.address}, {len(self.members)} members)"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from murmurate.core.layout import Layout, tracked
+from murmurate.core.plain_names import plain_names
 from murmurate.edge.disk import nested
 from murmurate.edge.disk.checkpoint import DTYPES, OPTIMIZER, PREFIX, Checkpoint
 from murmurate.edge.disk.copies import Copies
@@ -25,7 +27,7 @@ class Instant:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         layout: Layout,
         parameters: list[torch.nn.Parameter],
     ) -> None:
@@ -33,7 +35,9 @@ class Instant:
             raise ConfigError(f"model: {taken[0]}: names that begin with {PREFIX} are ours")
         self.layout = layout
         self._model = model
-        self._optimizer = optimizer
+        self._optimizers = tuple(optimizers)
+        self._kind = " + ".join(map(_kind, self._optimizers))
+        self._plain = plain_names(model)
         self._parameters = parameters
         self._said: set[str] = set()
 
@@ -45,7 +49,7 @@ class Instant:
             "weights": copies.copy(PREFIX + "weights", weights),
             "rest": rest,
             "tied": tied,
-            "optimizer": _kind(self._optimizer),
+            "optimizer": self._kind,
             "optimizer_state": self._state(copies),
         }
 
@@ -53,7 +57,7 @@ class Instant:
         rest: dict[str, torch.Tensor] = {}
         tied: dict[str, str] = {}
         first = {id(each): "" for each in self._in_weights()}
-        for name, value in self._model.state_dict(keep_vars=True).items():
+        for name, value in self._named().items():
             if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES:
                 self._say(name, f"{name} is not kept in checkpoints: it is no plain tensor")
             elif first.get(id(value)):
@@ -84,13 +88,31 @@ class Instant:
 
     def _state(self, copies: Copies) -> Any:
         try:
-            return self.plain(OPTIMIZER, self._optimizer.state_dict(), copies)
+            return self.plain(OPTIMIZER, self._states(), copies)
         except nested.Unpackable as error:
             self._say(
                 "optimizer",
-                f"the state of {_kind(self._optimizer)} is not kept in checkpoints: {error}",
+                f"the state of {self._kind} is not kept in checkpoints: {error}",
             )
             return None
+
+    def _named(self) -> dict[str, Any]:
+        """What the model saves, by its plain names."""
+        saved = self._model.state_dict(keep_vars=True)
+        return {self._plain(name): value for name, value in saved.items()}
+
+    def _states(self) -> dict[str, Any]:
+        """Of one optimizer its state as it is, of several each by its place in the list."""
+        if len(self._optimizers) == 1:
+            return self._optimizers[0].state_dict()
+        return {str(at): each.state_dict() for at, each in enumerate(self._optimizers)}
+
+    def _load(self, states: dict[str, Any]) -> None:
+        if len(self._optimizers) == 1:
+            self._optimizers[0].load_state_dict(states)
+            return
+        for at, each in enumerate(self._optimizers):
+            each.load_state_dict(states[str(at)])
 
     def _say(self, about: str, what: str) -> None:
         """Once."""
@@ -102,7 +124,7 @@ class Instant:
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Whether all of it has a place here, before any of it is put there."""
-        here = self._model.state_dict(keep_vars=True)
+        here = self._named()
         for name, tensor in checkpoint.rest.items():
             value = here.get(name)
             if not isinstance(value, torch.Tensor) or value.shape != tensor.shape:
@@ -114,25 +136,25 @@ class Instant:
     def put_back(self, checkpoint: Checkpoint, weights: torch.Tensor) -> None:
         """Into the model and the optimizer; `weights` may have gone on since."""
         self.check(checkpoint)
-        here = self._model.state_dict(keep_vars=True)
+        here = self._named()
         with torch.no_grad():
             for name, tensor in checkpoint.rest.items():
                 here[name].copy_(tensor)
         self.layout.scatter(weights, self._parameters)
         if checkpoint.optimizer_state is None:
             return
-        if checkpoint.optimizer != _kind(self._optimizer):
+        if checkpoint.optimizer != self._kind:
             log.warning(
                 "the checkpoint has the state of %s: %s starts anew",
                 checkpoint.optimizer,
-                _kind(self._optimizer),
+                self._kind,
             )
             return
-        before = self._optimizer.state_dict()
+        before = self._states()
         try:
-            self._optimizer.load_state_dict(checkpoint.optimizer_state)
+            self._load(checkpoint.optimizer_state)
         except (ValueError, KeyError, TypeError) as error:
-            self._optimizer.load_state_dict(before)
+            self._load(before)
             log.warning("the checkpoint's optimizer state does not fit, it starts anew: %s", error)
 
     def put_back_publishing(self, checkpoint: Checkpoint, publisher: Publisher) -> None:

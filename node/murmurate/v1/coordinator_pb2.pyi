@@ -4,6 +4,22 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class StopRun(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class RunStops(_message.Message):
+    __slots__ = ("version", "run", "members")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    run: str
+    members: int
+    def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
+
 class Work(_message.Message):
     __slots__ = ("hello", "push", "offset", "raw", "doing", "bye", "checksum")
     HELLO_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,11 @@ class CoordinatorStub(object):
                 request_serializer=murmurate_dot_v1_dot_coordinator__pb2.Work.SerializeToString,
                 response_deserializer=murmurate_dot_v1_dot_coordinator__pb2.Task.FromString,
                 _registered_method=True)
+        self.Stop = channel.unary_unary(
+                '/murmurate.v1.Coordinator/Stop',
+                request_serializer=murmurate_dot_v1_dot_coordinator__pb2.StopRun.SerializeToString,
+                response_deserializer=murmurate_dot_v1_dot_coordinator__pb2.RunStops.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -52,6 +57,13 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Stop(self, request, context):
+        """«End the run»: from a person, not from a member. Members are then told to stop, as on a budget.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +71,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Train,
                     request_deserializer=murmurate_dot_v1_dot_coordinator__pb2.Work.FromString,
                     response_serializer=murmurate_dot_v1_dot_coordinator__pb2.Task.SerializeToString,
+            ),
+            'Stop': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stop,
+                    request_deserializer=murmurate_dot_v1_dot_coordinator__pb2.StopRun.FromString,
+                    response_serializer=murmurate_dot_v1_dot_coordinator__pb2.RunStops.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -88,6 +105,33 @@ class Coordinator(object):
             '/murmurate.v1.Coordinator/Train',
             murmurate_dot_v1_dot_coordinator__pb2.Work.SerializeToString,
             murmurate_dot_v1_dot_coordinator__pb2.Task.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/murmurate.v1.Coordinator/Stop',
+            murmurate_dot_v1_dot_coordinator__pb2.StopRun.SerializeToString,
+            murmurate_dot_v1_dot_coordinator__pb2.RunStops.FromString,
             options,
             channel_credentials,
             insecure,

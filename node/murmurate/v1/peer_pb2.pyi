@@ -392,7 +392,7 @@ class Receipt(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "test_loss", "accuracy", "validation_loss", "validation_accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "fastest_delay_s", "later_updates", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours", "catching_up", "warnings")
+    __slots__ = ("name", "epoch", "version", "samples", "samples_per_s", "step_s", "loss", "test_loss", "accuracy", "validation_loss", "validation_accuracy", "published", "applied", "duplicates", "rejected", "staleness", "bytes_sent", "bytes_received", "wait_s", "last", "done", "settled", "bytes_by_codec", "at", "delay_s", "fastest_delay_s", "later_updates", "staleness_now", "staleness_predicted", "lag", "sketch", "sketch_at", "made_at", "neighbours", "catching_up", "warnings", "steps", "stopped", "first_batches", "meeting")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +429,10 @@ class Progress(_message.Message):
     NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     CATCHING_UP_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     version: int
@@ -465,7 +469,11 @@ class Progress(_message.Message):
     neighbours: _containers.RepeatedCompositeFieldContainer[Neighbour]
     catching_up: int
     warnings: _containers.RepeatedCompositeFieldContainer[LearningWarning]
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., test_loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., validation_loss: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., fastest_delay_s: _Optional[float] = ..., later_updates: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., catching_up: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[LearningWarning, _Mapping]]] = ...) -> None: ...
+    steps: int
+    stopped: bool
+    first_batches: _containers.RepeatedScalarFieldContainer[int]
+    meeting: str
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., samples: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., step_s: _Optional[float] = ..., loss: _Optional[float] = ..., test_loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., validation_loss: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., published: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates: _Optional[int] = ..., rejected: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., wait_s: _Optional[float] = ..., last: _Optional[int] = ..., done: bool = ..., settled: bool = ..., bytes_by_codec: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., at: _Optional[float] = ..., delay_s: _Optional[float] = ..., fastest_delay_s: _Optional[float] = ..., later_updates: _Optional[float] = ..., staleness_now: _Optional[float] = ..., staleness_predicted: _Optional[float] = ..., lag: _Optional[int] = ..., sketch: _Optional[bytes] = ..., sketch_at: _Optional[int] = ..., made_at: _Optional[_Iterable[float]] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., catching_up: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[LearningWarning, _Mapping]]] = ..., steps: _Optional[int] = ..., stopped: bool = ..., first_batches: _Optional[_Iterable[int]] = ..., meeting: _Optional[str] = ...) -> None: ...
 
 class LearningWarning(_message.Message):
     __slots__ = ("reason", "text")

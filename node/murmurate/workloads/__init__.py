@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -22,6 +23,8 @@ from murmurate.workloads.split import Split, parse_split, split
 
 if TYPE_CHECKING:
     import torch
+
+    from murmurate.core.values.recipe import Recipe
 
 __all__ = [
     "NAMES",
@@ -158,12 +161,14 @@ def load(
     samples: int | None = None,
     validation: float | None = None,
     seed: int = 0,
+    recipe: Recipe | None = None,
 ) -> Workload:
     """The workload that `spec` names: `digits`, `synthetic:25000000`, `my_file.py:Workload`.
 
     `data` is where its files are, for those that need files; `lr`, `batch_size` and `samples`
     replace its defaults (None leaves them). `validation`: hold this part of the training data out,
-    by `seed`, which is the swarm's. ConfigError, in one line, for whatever is not there.
+    by `seed`, which is the swarm's. `recipe`: the optimizer it asks for is the workload's from then
+    on. ConfigError, in one line, for whatever is not there.
     """
     name, _, argument = spec.partition(":")
     if name in _BUILT_IN:
@@ -174,13 +179,35 @@ def load(
         workload = _make(spec, _from_file(spec), [], data)
     else:
         raise _unknown(spec, name)
+    if recipe is not None and recipe.optimizer == "sgd-adam":
+        lr = None  # that one is Adam's, and SGD before it has the workload's own
     for key, value in (("lr", lr), ("batch_size", batch_size), ("samples", samples)):
         if value is not None:
             setattr(workload, key, value)
     checked = _checked(spec, workload)
+    if recipe is not None and (recipe.optimizer is not None or recipe.options()):
+        workload.optimizer = partial(_by_recipe, spec, workload.optimizer, recipe)
+    if recipe is not None and recipe.batch_warmup:
+        from murmurate.workloads.growing import unit_of
+
+        unit_of(workload.batch_size)  # says now what cannot be
     if validation is not None:
         _hold_out(spec, workload, validation, seed)
     return checked
+
+
+def _by_recipe(
+    spec: str,
+    own: Callable[[torch.nn.Module], torch.optim.Optimizer],
+    recipe: Recipe,
+    model: torch.nn.Module,
+) -> torch.optim.Optimizer:
+    from murmurate.training.recipes import made
+
+    try:
+        return made(own(model), model, recipe)
+    except ConfigError as error:
+        raise ConfigError(f"workload {spec}: {error}") from None
 
 
 def _hold_out(spec: str, workload: Any, part: float, seed: int) -> None:

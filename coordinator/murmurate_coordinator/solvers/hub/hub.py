@@ -52,7 +52,7 @@ class HubSolver(LeasedSolver):
         self.settings = settings or HubSettings()
         half = HUB_RULES[self.rule]
         if self.settings.protocol == PIPELINED:
-            if not can_pipeline(half):
+            if not can_pipeline(self.rule):
                 raise ConfigError(f"protocol pipelined: rule {self.rule} has request-reply only")
             half = pipelined(half)
         self.half = half

@@ -73,8 +73,12 @@ class Tally:
         """Local steps by how long they took; see `STEP_BOUNDS_S`."""
         self.steps_s = 0.0
         self.samples = 0
-        self._samples_before = 0
+        self._samples_before = self._steps_before = 0
         """Of an earlier life, taken over."""
+        self.stopped = False
+        """Somebody here said that the run is over."""
+        self.first_batches: tuple[int, ...] = ()
+        """What they were, in a number each (`core.figures.same_batches`)."""
         self.checkpoint_failures = 0
         self.learning = Learning()
         self.loss = math.nan
@@ -175,9 +179,14 @@ class Tally:
         """Mean time from the start of an update's batch to the update."""
         return self._compute_s / self.published if self.published else 0.0
 
-    def go_on(self, samples: int) -> None:
-        """An earlier life had trained on so many."""
-        self._samples_before = samples
+    @property
+    def steps_made(self) -> int:
+        """Local steps, those of an earlier life included."""
+        return self._steps_before + sum(self.steps)
+
+    def go_on(self, samples: int, steps: int = 0) -> None:
+        """An earlier life had trained on so many samples, in so many steps."""
+        self._samples_before, self._steps_before = samples, steps
         self.samples += samples
 
     def training_s(self, now: float) -> float:
@@ -233,6 +242,9 @@ class Tally:
             bytes_by_codec=sorted_counts(self.sent_by_codec.items()),
             catching_up=self.catching_up.count,
             warnings=self.learning.warnings,
+            steps=self.steps_made,
+            stopped=self.stopped,
+            first_batches=self.first_batches,
         )
 
 

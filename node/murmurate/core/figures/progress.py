@@ -20,6 +20,7 @@ from murmurate.core.values.limits import (
     Few,
     Figure,
     Finite,
+    Line,
     Name,
     Number,
     Octets,
@@ -32,6 +33,7 @@ SKETCH_BYTES = 256
 NEIGHBOURS_MAX = 80
 MADE_MAX = 256
 WARNINGS_MAX = 16
+BATCHES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,14 @@ class Progress(Checked):
     """Updates applied before it was level with the others; of those `staleness` has nothing."""
     warnings: Annotated[tuple[LearningWarning, ...], Few(WARNINGS_MAX), ByName()] = ()
     """What goes wrong with its learning now, sorted by reason."""
+    steps: Number = 0
+    """Local steps it has made, in earlier lives too that this one goes on from."""
+    stopped: bool = False
+    """Somebody said there that the run is over."""
+    first_batches: Annotated[tuple[Number, ...], Few(BATCHES_MAX)] = ()
+    """What its first batches were, in a number each (`core.figures.same_batches`)."""
+    meeting: Line = ""
+    """Where it waits for others to train in step with it, or trains so; empty: it does not."""
 
 
 class Board:

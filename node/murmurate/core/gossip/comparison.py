@@ -14,7 +14,7 @@ from murmurate.core.gossip.pruning import Pruning
 from murmurate.core.gossip.repair import Repair
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.state import PeerState
-from murmurate.core.message import Decided, Digest
+from murmurate.core.message import LEFT, Decided, Digest
 
 KNOWN_MAX = 256
 """Beyond so many members only the neighbours' clocks are remembered: n clocks of n entries each
@@ -110,18 +110,38 @@ class Comparison:
     def caught_up(self) -> bool:
         """I have all I heard of, and everyone alive is known to have what I made."""
         state = self.state
+        whole = state.whole and state.knowledge.nothing_new(state.clock)
+        return whole and not self.without_mine()
+
+    def without_mine(self) -> list[str]:
+        """Those alive who are not known to have all that I made."""
+        state = self.state
         mine = Clock(generation=state.clock.generation, base=state.clock.base)
         runs = state.clock.runs((state.name, state.epoch))
         for first, last in zip(runs[::2], runs[1::2], strict=True):
             mine.add_range(Range(state.name, state.epoch, first, last))
-        return (
-            state.whole
-            and state.knowledge.nothing_new(state.clock)
-            and all(
-                clock is not None and clock.generation == mine.generation and clock.covers(mine)
-                for clock in self._clocks_of_others()
-            )
-        )
+        clocks = {name: state.knowledge.of(name) for name in state.others()}
+        return [
+            name
+            for name, clock in clocks.items()
+            if clock is None or clock.generation != mine.generation or not clock.covers(mine)
+        ]
+
+    def never_came(self) -> dict[str, int]:
+        """Of those who have left: how many of the updates they said they made are not here."""
+        state, lacking = self.state, {}
+        history = state.baseline.history
+        folds = {key: runs for generation in history for key, runs in generation.folds}
+        all_known = not history or history[0].number == 0
+        for rumour in state.membership.rumours():
+            key = (rumour.name, rumour.epoch)
+            runs = folds.get(key) or state.clock.runs(key)
+            if rumour.state != LEFT or not (runs or all_known):
+                continue  # it is in a generation that nobody remembers
+            here = sum(last - first + 1 for first, last in zip(runs[::2], runs[1::2], strict=True))
+            if here < rumour.last:
+                lacking[rumour.name] = rumour.last - here
+        return lacking
 
     def even(self) -> bool:
         """Everyone alive was heard to have just what I have."""

@@ -373,6 +373,14 @@ class Peer:
         """Everyone alive was heard to have just what I have."""
         return self._comparison.even()
 
+    def without_mine(self) -> list[str]:
+        """Those alive who are not known to have all that I made."""
+        return self._comparison.without_mine()
+
+    def never_came(self) -> dict[str, int]:
+        """Of those who have left: how many of the updates they said they made are not here."""
+        return self._comparison.never_came()
+
     def is_level(self, updates_max: int) -> bool:
         """Whether I lack at most so many of the updates of one whose clock I know."""
         return self._comparison.is_level(updates_max)

@@ -196,6 +196,14 @@ class GossipPeer(Driven, Protocol):
         """Whether the others were last seen with what I have."""
         ...
 
+    def without_mine(self) -> list[str]:
+        """Those alive who are not known to have all that I made."""
+        ...
+
+    def never_came(self) -> dict[str, int]:
+        """Of those who have left: how many of the updates they said they made are not here."""
+        ...
+
     def is_level(self, updates_max: int) -> bool:
         """Whether I lack at most so many of the updates of one whose clock I know.
 

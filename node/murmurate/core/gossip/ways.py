@@ -45,6 +45,8 @@ class Way:
     """What makes updates of a node's steps; likewise."""
     warning: str = ""
     """What a user should hear of it at the beginning."""
+    adds_steps: bool = False
+    """Whether everybody's steps are added up as they are: the rate must suit all at once."""
 
     def steps(self, data: str, gain: str = "plain") -> int:
         """Local steps per update, unless the user says otherwise."""
@@ -114,6 +116,7 @@ WAYS = {
         needs_first_weights=False,
         kind=_sum,
         publishing=_plain_or_mean,
+        adds_steps=True,
         warning="rule 'sum' adds up everybody's steps: n members move the weights n times as far as"
         " one does, so the learning rate must be right for that (docs/convergence.md). With several"
         " steps per update it divides them by n",
@@ -126,6 +129,16 @@ WAYS = {
         publishing=_plain,
     ),
 }
+
+MEMBERS_ONLY = Way(
+    sends_updates=False,
+    resumes_among_others=False,
+    needs_first_weights=False,
+    kind=_sum,
+    publishing=_plain,
+)
+"""No rule of gossip: members know each other and tell how far they have got, and a first snapshot
+is given; what is trained travels by other means (modes `allreduce` and `hogwild`)."""
 
 
 def data_problem(rule: str, data: str) -> str:

@@ -99,7 +99,12 @@ HUB_RULES: Mapping[str, MemberHalf] = MappingProxyType(
         "async": GRADIENTS,
         "sync": GRADIENTS,
         "k-of-n": GRADIENTS,
+        "ssp": GRADIENTS,
+        "scaled": GRADIENTS,
+        "dc": GRADIENTS,
+        "async-msgd": GRADIENTS,
         "fedavg": TURNS,
+        "fedavg-async": TURNS,
         "fedbuff": CHANGES,
         "downpour": CHANGES_FREELY,
         "easgd": TURNS,
@@ -120,10 +125,16 @@ PROTOCOLS = (REQUEST_REPLY, PIPELINED)
 weights (paper 002); pipelined never waits (paper 004). Their staleness differs: a name for each."""
 
 
-def can_pipeline(half: MemberHalf) -> bool:
-    """Whether a rule with this half can be pipelined: those to which gradients go up can be either,
-    and some are nothing else."""
-    return half.central or half.pipelined
+WAITING = frozenset({"ssp", "dc"})
+"""Gradients go up under them too, but they need the answer: one makes members wait by it, the other
+keeps what it gave."""
+
+
+def can_pipeline(rule: str) -> bool:
+    """Whether a hub's rule can be pipelined: most to which gradients go up can be either, and some
+    are nothing else."""
+    half = HUB_RULES[rule]
+    return half.pipelined or (half.central and rule not in WAITING)
 
 
 def pipelined(half: MemberHalf) -> MemberHalf:

@@ -6,15 +6,18 @@ from typing import Protocol
 
 from murmurate.edge.net import coordinator_wire as wire
 from murmurate.edge.net.credentials import Credentials
+from murmurate.edge.net.grpc_terms import NotSpoken, ask_once
 from murmurate.edge.net.stream_client import KeptStream, OpenStream
 from murmurate.edge.net.streams import Kind
 from murmurate.edge.net.subnet_values import Incoming, Outgoing, Values
 from murmurate.edge.net.transport import Limits
 from murmurate.errors import (
     ChecksumMismatch,
+    ConfigError,
     MurmurateError,
     PeerUnavailable,
     RemoteProtocolError,
+    SchemaMismatch,
 )
 
 TRAIN = Kind(
@@ -23,6 +26,8 @@ TRAIN = Kind(
     up_bytes_max=wire.MESSAGE_BYTES_MAX,
     down_bytes_max=wire.MESSAGE_BYTES_MAX,
 )
+STOP = "Stop"
+"""The method by which somebody ends the run."""
 DOING_S = 2.0
 """Between two words about how the member is doing. Each wakes threads on both sides, whose caches
 training has emptied: with four members and a coordinator on 2 cores that was seen in the rate."""
@@ -139,6 +144,26 @@ class CoordinatorLink(KeptStream):
     def broke(self, error: MurmurateError | None, *, renewed: bool) -> bool:
         self._give = self._incoming = None
         return self._trainee.broke(error)
+
+
+async def stop_run(
+    address: str, timeout_s: float, limits: Limits, credentials: Credentials
+) -> wire.RunStops:
+    """Tell the coordinator at that address to end its run. ConfigError: it is none."""
+    asked = wire.STOP_RUN.encode(wire.StopRun())
+    path = f"/{wire.SERVICE}/{STOP}"
+    try:
+        data = await ask_once(
+            address, path, asked, timeout_s, limits, credentials, wire.MESSAGE_BYTES_MAX
+        )
+        return wire.RUN_STOPS.decode(data)
+    except RemoteProtocolError as error:
+        raise SchemaMismatch(f"{address} is not a coordinator: {error}") from error
+    except NotSpoken:
+        raise ConfigError(
+            f"{address} is not a coordinator. A swarm of peers ends on its budget, or when each"
+            " node gets a SIGTERM"
+        ) from None
 
 
 def lasting(error: MurmurateError) -> bool:

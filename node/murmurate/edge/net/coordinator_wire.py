@@ -20,7 +20,7 @@ from murmurate.core.values.limits import (
     Octets,
     Ordinal,
 )
-from murmurate.edge.net.messages import PROTOCOL_VERSION, RawCodec, Version
+from murmurate.edge.net.messages import PROTOCOL_VERSION, Codec, RawCodec, Version
 from murmurate.errors import RemoteProtocolError
 from murmurate.v1 import coordinator_pb2 as pb
 
@@ -167,6 +167,22 @@ class Task:
     checksum: Checksum = field(default=0, compare=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRun:
+    """«End the run», from a person."""
+
+    version: Version = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStops:
+    """«It ends»: members still push what they have."""
+
+    version: Version = PROTOCOL_VERSION
+    run: Name
+    members: Number = 0
+
+
 # -- what lies between fields --------------------------------------------------------------------
 
 
@@ -216,5 +232,7 @@ TASK = RawCodec(
     raw_bytes_max=RAW_BYTES_MAX,
     check=_check_task,
 )
+STOP_RUN = Codec(StopRun, pb.StopRun, "stop", bytes_max=REST_BYTES_MAX)
+RUN_STOPS = Codec(RunStops, pb.RunStops, "stops", bytes_max=REST_BYTES_MAX)
 encode_work, decode_work = WORK.encode, WORK.decode
 encode_task, decode_task = TASK.encode, TASK.decode

@@ -222,21 +222,42 @@ async def describe(
     credentials: Credentials,
 ) -> Description:
     """What the peer at that address says of itself; see `Transport.describe`."""
-    options = channel_options(limits, DESCRIPTION_BYTES_MAX)
-    async with credentials.open_channel(address, options) as channel:
+    path = f"/{SERVICE}/Describe"
+    try:
+        data = await ask_once(
+            address, path, b"", timeout_s, limits, credentials, DESCRIPTION_BYTES_MAX
+        )
+        return decode_description(data)
+    except RemoteProtocolError as error:
+        raise SchemaMismatch(f"{address} is not a murmurate peer: {error}") from error
+
+
+class NotSpoken(SchemaMismatch):
+    """Somebody answers there, and does not know that question."""
+
+
+async def ask_once(
+    address: str,
+    path: str,
+    request: bytes,
+    timeout_s: float,
+    limits: Limits,
+    credentials: Credentials,
+    bytes_max: int,
+) -> bytes:
+    """One question, one answer. A TransportError or SchemaMismatch says why there is none."""
+    async with credentials.open_channel(address, channel_options(limits, bytes_max)) as channel:
         try:
-            data = await channel.unary_unary(f"/{SERVICE}/Describe")(b"", timeout=timeout_s)
-            return decode_description(data)
-        except RemoteProtocolError as error:
-            raise SchemaMismatch(f"{address} is not a murmurate peer: {error}") from error
+            answer: bytes = await channel.unary_unary(path)(request, timeout=timeout_s)
+            return answer
         except grpc.aio.AioRpcError as error:
-            raise _describe_error(address, error.code(), error.details() or "") from error
+            raise _unanswered(address, error.code(), error.details() or "") from error
 
 
-def _describe_error(address: str, code: grpc.StatusCode, details: str) -> MurmurateError:
-    """Why nobody described itself."""
+def _unanswered(address: str, code: grpc.StatusCode, details: str) -> MurmurateError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerTimeout(f"{address} does not answer")
     if code is grpc.StatusCode.UNAVAILABLE and "HTTP/2" not in details:
         return PeerUnavailable(f"nobody answers at {address}: {details}"[:SENTENCE_MAX])
-    return SchemaMismatch(f"{address} is not a murmurate peer: {code.name}"[:SENTENCE_MAX])
+    kind = NotSpoken if code is grpc.StatusCode.UNIMPLEMENTED else SchemaMismatch
+    return kind(f"{address} is not a murmurate peer: {code.name}"[:SENTENCE_MAX])

@@ -169,17 +169,32 @@ class StreamServer:
     ) -> None:
         """Whoever asks is told how this process is doing."""
 
-        async def answer(request: bytes, context: Any) -> bytes:
-            try:
-                check_describe_request(request)
-            except RemoteProtocolError as error:
-                rejected(self._credentials.identity(context).host, error)
-                await context.abort(status_of(error), str(error)[:SENTENCE_MAX])
+        async def described(request: bytes) -> bytes:
+            check_describe_request(request)
             return encode_description(await description())
 
-        handler = grpc.unary_unary_rpc_method_handler(answer)
-        self._methods.setdefault(SERVICE, {})["Describe"] = handler
+        self.answer(SERVICE, "Describe", described, rejected)
         self._down_bytes_max = max(self._down_bytes_max, DESCRIPTION_BYTES_MAX)
+
+    def answer(
+        self,
+        service: str,
+        method: str,
+        respond: Callable[[bytes], Awaitable[bytes]],
+        rejected: Callable[[str, MurmurateError], None],
+    ) -> None:
+        """One question, one answer. What `respond` raises is told instead, and to `rejected`."""
+
+        async def answered(request: bytes, context: Any) -> bytes:
+            try:
+                return await respond(request)
+            except MurmurateError as error:
+                rejected(self._credentials.identity(context).host, error)
+                await context.abort(status_of(error), str(error)[:SENTENCE_MAX])
+                raise
+
+        handler = grpc.unary_unary_rpc_method_handler(answered)
+        self._methods.setdefault(service, {})[method] = handler
 
     # -- from start to stop ----------------------------------------------------------------------
 

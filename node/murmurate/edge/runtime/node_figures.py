@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from murmurate.core.clock import Dot
+from murmurate.core.effect import Applied
 from murmurate.core.staleness import Summary
 
 if TYPE_CHECKING:
@@ -43,6 +46,13 @@ class NodeFigures:
                 self._state.tally.began = started
             self._state.tally.step(seconds)
 
+    def stepped_together(self, compute_s: float, names: Iterable[str]) -> None:
+        """A step was made of a gradient of each of these: nothing of it is stale."""
+        dots = [Dot(name, 1, 1) for name in names]
+        with self._state.lock:
+            self._state.tally.publish(compute_s)
+            self._state.tally.apply(Applied(tuple(dots), (0,) * len(dots)))
+
     def ended(self, now: float) -> None:
         """There will be no more steps."""
         with self._state.lock:
@@ -58,10 +68,10 @@ class NodeFigures:
         with self._state.lock:
             self._state.tally.checkpoint_failures = count
 
-    def go_on(self, samples: int) -> None:
-        """An earlier life had trained on so many."""
+    def go_on(self, samples: int, steps: int) -> None:
+        """An earlier life had trained on so many samples, in so many steps."""
         with self._state.lock:
-            self._state.tally.go_on(samples)
+            self._state.tally.go_on(samples, steps)
 
     # -- read ------------------------------------------------------------------------------------
 
@@ -77,6 +87,11 @@ class NodeFigures:
     def swarm(self) -> str:
         """The id of the swarm, one of maybe several of this run, that this node is in."""
         return self._state.swarm
+
+    @property
+    def came_to_others(self) -> bool:
+        """Whether others were in the run when this node came."""
+        return self._state.company
 
     @property
     def address(self) -> str:

@@ -19,7 +19,7 @@ from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.progress import Board
 from murmurate.core.figures.sketches import Sketches
 from murmurate.core.figures.staleness_forecast import Outlook
-from murmurate.core.gossip.ways import WAYS
+from murmurate.core.gossip.ways import WAYS, Way
 from murmurate.core.membership.timing import Timing
 from murmurate.edge.runtime.pace import Pace
 from murmurate.edge.runtime.thread_load import Demand
@@ -45,6 +45,8 @@ class Settings:
     found: bool = True
     careful: bool = False
     rule: str = "sum"
+    way: Way | None = None
+    """How this rule gossips, where it is none of gossip's own; None: as the table says."""
     data: str = "same"
     """What is said of the peers' data (`core.gossip.ways.DATA`)."""
     encoded: bool = False
@@ -72,7 +74,7 @@ class NodeState:
         keeper: Keeper | None,
     ) -> None:
         self.settings = settings
-        self.way = WAYS[settings.rule]
+        self.way = settings.way if settings.way is not None else WAYS[settings.rule]
         self.layout = layout
         self.weights = weights
         """The flat weights. Only the training thread changes them, or which buffer they are in."""
@@ -89,7 +91,7 @@ class NodeState:
         """When this life counts as level with the others, whatever it lacks."""
         self.leaving = False
         self.tally = Tally()
-        self.tally.learning.summed = bool(self.way.warning)
+        self.tally.learning.summed = self.way.adds_steps
         self.tally.learning.data = settings.data
         self.board = Board()
         self.outlook = Outlook(random.Random(0))

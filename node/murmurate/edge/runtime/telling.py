@@ -26,6 +26,8 @@ class Telling:
         """Whether nothing more will be published."""
         self.settled = False
         """Whether everything the others made is in."""
+        self.meeting = ""
+        """Where others meet this node to train in step with it; empty: nowhere."""
         self._tell_at = 0.0
         self._told_version = 0
         """Of the membership, when my progress was told last: a newcomer is told at once."""
@@ -98,4 +100,5 @@ class Telling:
             "sketch_at": state.sketches.at,
             "neighbours": state.tally.neighbours(),
             "made_at": outlook.made_at,
+            "meeting": self.meeting,
         }

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from murmurate.core.figures.progress import Progress
+
 if TYPE_CHECKING:
     import torch
 
@@ -255,12 +257,64 @@ class TrainingPort:
                     return False
         return True
 
+    def not_done(self) -> list[Progress]:
+        """The last word of each live member that has not said that it is done."""
+        state, found = self._state, []
+        with state.lock:
+            for name in state.peer.membership.live():
+                told = state.board.get(name)
+                if name != state.name and (told is None or not told.done):
+                    found.append(told or Progress(name=name, epoch=0, version=0))
+        return found
+
+    def without_mine(self) -> list[str]:
+        """Live members that are not known to have all that I have made."""
+        with self._state.lock:
+            return self._state.peer.without_mine()
+
+    def never_came(self) -> dict[str, int]:
+        """Of members that have left: how many of their last updates are not in these weights."""
+        with self._state.lock:
+            return self._state.peer.never_came()
+
+    def trained_s(self) -> float:
+        """Since the first batch was begun."""
+        with self._state.lock:
+            return self._state.tally.training_s(time.monotonic())
+
+    def steps_made(self) -> int:
+        """Local steps, those of an earlier life included."""
+        with self._state.lock:
+            return self._state.tally.steps_made
+
     def say(self, what: Literal["done", "settled"]) -> None:
         """Tell everyone now that I am done, or settled; not at the next turn."""
         with self._state.lock:
             setattr(self._telling, what, True)
             self._telling.soon()
         self._loop.call(self._tick)
+
+    def trains_again(self) -> None:
+        """It was not the end: I am neither done nor settled."""
+        with self._state.lock:
+            self._telling.done = self._telling.settled = False
+
+    def meet(self, address: str) -> None:
+        """Tell everyone now where I wait for those who train in step with me; empty: nowhere."""
+        with self._state.lock:
+            if self._telling.meeting == address:
+                return
+            self._telling.meeting = address
+            self._telling.soon()
+        self._loop.call(self._tick)
+
+    def meetings(self) -> dict[str, str]:
+        """Members that are not known to be gone, and where each is met; mine included."""
+        state = self._state
+        with state.lock:
+            live = state.peer.membership.live()
+            told = {each.name: each.meeting for each in state.board if each.name in live}
+            return {name: told.get(name, "") for name in live} | {state.name: self._telling.meeting}
 
     def say_goodbye(self) -> None:
         """Say that I leave; and go on until I `may_go`."""

@@ -30,7 +30,7 @@ from murmurate.programs.cli.options import (
     seconds,
     whole,
 )
-from murmurate.programs.keys.config import KEYS, load
+from murmurate.programs.keys.config import KEYS, check_budget, load
 
 EXIT_CODES: tuple[tuple[type[MurmurateError], int], ...] = (
     (ConfigError, 2),
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_node(commands)
     _add_status(commands)
     _add_top(commands)
+    _add_stop(commands)
     _add_partition(commands)
     for found in entry_points(group="murmurate.commands"):  # the coordinator's, the studies'
         add: Callable[[Commands], None] = found.load()
@@ -151,8 +152,29 @@ examples:
     top.set_defaults(run=_top)
 
 
+def _add_stop(commands: Commands) -> None:
+    stop = command(
+        commands,
+        "stop",
+        "end the run of a coordinator",
+        "Members push what they have and leave, the coordinator evaluates, writes its last"
+        " checkpoint and its report, and ends. A SIGTERM of the coordinator is not that: members"
+        " train on, and it comes back.",
+        """\
+examples:
+  murmurate stop 10.0.0.5:7100
+""",
+    )
+    stop.add_argument("address", metavar="ADDRESS", help="host:port of the coordinator")
+    stop.add_argument(
+        "--timeout", metavar="S", type=seconds, default=5.0, help="seconds (default 5)"
+    )
+    stop.set_defaults(run=_stop)
+
+
 def _node(arguments: argparse.Namespace) -> int:
     config = load(arguments.config, os.environ, given(arguments))
+    check_budget(config)
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0
@@ -168,6 +190,20 @@ def _status(arguments: argparse.Namespace) -> int:
     return status.run(
         arguments.address, arguments.timeout, own_credentials(), as_json=arguments.json
     )
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from murmurate.edge.net.coordinator_link import stop_run
+    from murmurate.edge.net.transport import Limits
+    from murmurate.programs.keys.credentials import own_credentials
+    from murmurate.watch.status import check
+
+    check(arguments.address)
+    told = asyncio.run(stop_run(arguments.address, arguments.timeout, Limits(), own_credentials()))
+    print(f"run {told.run!r} ends: {told.members} members push what they have and leave")
+    return 0
 
 
 def _top(arguments: argparse.Namespace) -> int:

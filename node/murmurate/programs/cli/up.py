@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
@@ -12,6 +13,9 @@ from murmurate.programs.cli.options import Commands, add_keys, command, given, p
 from murmurate.programs.keys.config import KEYS, load
 from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import STDIN
+
+if TYPE_CHECKING:
+    from murmurate.programs.up.launch import UpPlan
 
 VIRTUAL = "murmurate.up"
 """The entry point of what `--virtual` runs: programs do not import studies."""
@@ -25,10 +29,18 @@ UP_KEYS = {
             "split",
             "batch_size",
             "lr",
+            "optimizer",
+            "momentum",
+            "nesterov",
+            "weight_decay",
+            "schedule",
+            "warmup",
+            "batch_warmup",
             "every",
             "peers_data",
             "rule",
             "mode",
+            "group",
             "topology",
         ),
         *("samples", "seconds", "evaluate_s", "validation"),
@@ -58,8 +70,10 @@ examples:
   murmurate up --codec topk --codec node-2=int8     fewer bytes on the wire
   murmurate up --checkpoint runs/1                  stop it, say the same again: it goes on
   murmurate up --split "dirichlet(0.3)" --topology ring --report out.json
+  murmurate up --optimizer adamw --lr 0.002 --warmup 0.05 --schedule cosine
   murmurate up --mode ist --rule async --nodes 4 --widths 4,2,1,1      subnets (docs/ist.md)
   murmurate up --mode hub --rule async --nodes 4                       a hub (docs/hub.md)
+  murmurate up --mode allreduce --rule hierarchical --nodes 8 --group 4   in step
   murmurate up --workload my_file.py:Workload       your own model and data
   murmurate up --virtual --nodes 64 --speed node-0=0.1 --delay-s 0.2 --seconds 60
 """,
@@ -114,7 +128,20 @@ examples:
         metavar="[NAME=]STEPS",
         action="append",
         default=[],
-        help="with --virtual: steps a node makes in a virtual second (default 1); again for more",
+        help="with --virtual: how fast a node is (default 1: a step a second, if --step-s does not"
+        " say otherwise); again for more",
+    )
+    up.add_argument(
+        "--step-s",
+        metavar="A[+B]",
+        help="with --virtual: seconds of a step at speed 1, and for each sample of its batch more;"
+        " measured: as on this machine (default 1)",
+    )
+    up.add_argument(
+        "--fold-s",
+        metavar="S",
+        help="with --virtual: seconds at speed 1 for each update that is folded in, or measured"
+        " (default 0)",
     )
     up.add_argument(
         "--delay-s",
@@ -144,33 +171,39 @@ examples:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from murmurate import workloads
-    from murmurate.programs.up import launch, up
+    from murmurate.programs.up import up
 
     if arguments.virtual:
         (found,) = entry_points(group=VIRTUAL, name="virtual")
         run: Callable[[argparse.Namespace], int] = found.load()
         return run(arguments)
+    return up.run(plan_of(arguments))
+
+
+def plan_of(arguments: argparse.Namespace) -> UpPlan:
+    """What real processes are to do; ConfigError for what cannot be."""
+    from murmurate import workloads
+    from murmurate.programs.up import launch
+
     virtual = (*arguments.speed, *arguments.delay_s, *arguments.link_bytes_s)
-    if virtual or arguments.join or arguments.leave:
+    virtual = (*virtual, *arguments.join, *arguments.leave, arguments.step_s, arguments.fold_s)
+    if any(virtual):
         raise ConfigError(
-            "--speed, --delay-s, --link-bytes-s, --join, --leave: only with --virtual; --slow slows"
-            " a real node"
+            "--speed, --step-s, --fold-s, --delay-s, --link-bytes-s, --join, --leave: only with"
+            " --virtual; --slow slows a real node"
         )
     options = given(arguments)
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
     workloads.check(config.train.workload, config.train.data)
-    return up.run(
-        launch.plan(
-            arguments.nodes,
-            config,
-            kill=arguments.kill,
-            slow=arguments.slow,
-            codec=arguments.codec,
-            generator=arguments.generator,
-            trajectory=arguments.trajectory,
-            widths=arguments.widths,
-        )
+    return launch.plan(
+        arguments.nodes,
+        config,
+        kill=arguments.kill,
+        slow=arguments.slow,
+        codec=arguments.codec,
+        generator=arguments.generator,
+        trajectory=arguments.trajectory,
+        widths=arguments.widths,
     )

@@ -7,15 +7,18 @@ reference are made; how values are found and refused is `programs.keys.gather`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
+from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import HUB_RULES, IST_RULES, RULES_OF
+from murmurate.core.values.recipe import OPTIMIZERS, Recipe, Schedule, problems
+from murmurate.errors import ConfigError
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
 from murmurate.programs.keys.hub import HUB_KEYS
 from murmurate.programs.keys.kinds import (
@@ -33,6 +36,7 @@ from murmurate.programs.keys.kinds import (
     cannot_listen,
     is_address,
     is_advertise,
+    is_below_one,
     is_codec,
     is_existing,
     is_flag,
@@ -41,6 +45,7 @@ from murmurate.programs.keys.kinds import (
     is_name,
     is_part,
     is_peers,
+    is_schedule,
     is_shard,
     is_size,
     is_split,
@@ -51,9 +56,9 @@ from murmurate.programs.keys.kinds import (
     whole,
 )
 
-MODES = ("gossip", *RULES_OF)
+MODES = ("gossip", *RULES_OF, *RULES_IN_STEP)
 RULES = tuple(WAYS)
-ALL_RULES = tuple(dict.fromkeys((*RULES, *IST_RULES, *HUB_RULES)))
+ALL_RULES = tuple(dict.fromkeys((*RULES, *IST_RULES, *HUB_RULES, *rules_in_step())))
 ROLES = ("peer", "generator")
 
 
@@ -83,10 +88,18 @@ class TrainConfig:
     shard: Shard = field(default_factory=Shard)
     batch_size: int | None = None
     lr: float | None = None
+    optimizer: str | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    warmup: float = 0.0
+    batch_warmup: float = 0.0
     every: int | None = None
     peers_data: str | None = None
     rule: str = "shared"
     mode: str = "gossip"
+    group: int | None = None
     topology: str = "full"
     codec: str = "fp32"
     slow_s: float = 0.0
@@ -97,11 +110,16 @@ class TrainConfig:
     validation: float | None = None
 
     @property
+    def recipe(self) -> Recipe:
+        """What of the training is not the workload's own."""
+        return recipe_of(self)
+
+    @property
     def data_of_peers(self) -> str:
         """Whether peers' data are the same in kind: not if each has labels of its own."""
         if self.peers_data is not None:
             return self.peers_data
-        parted = self.split == "labels" and "own" in WAYS[self.rule].every
+        parted = self.split == "labels" and self.rule in WAYS and "own" in WAYS[self.rule].every
         return "own" if parted else "same"
 
 
@@ -173,18 +191,33 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
 
 
+def recipe_of(train: Any) -> Recipe:
+    """Of a section that has the keys of a recipe: a node's, or another program's."""
+    return Recipe(**{each.name: getattr(train, each.name) for each in fields(Recipe)})
+
+
 # -- the keys ------------------------------------------------------------------------------------
 
 
+OPTIMIZER_HELP = f"{', '.join(OPTIMIZERS)} (default: the workload's)"
+SCHEDULE_HELP = "of the rate: constant, linear, poly(POWER), multistep(PART,…) or cosine"
+WARMUP_HELP = "part of the budget over which the rate rises, such as 0.05"
+BATCH_WARMUP_HELP = "part of the budget over which the batch grows to its size"
 EVERY_HELP = "local steps in an update (default: 4 with rule shared, 2 with Adam; else 1)"
 PEERS_DATA_HELP = (
     "rule shared: same, or own: each peer's is unlike (default: own if split by labels)"
 )
+IN_STEP = tuple(rules_in_step())
 RULE_HELP = (
     f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)};"
-    f" --mode hub: {', '.join(HUB_RULES)}"
+    f" --mode hub: {', '.join(HUB_RULES)};"
+    f" --mode allreduce: {', '.join(RULES_IN_STEP['allreduce'])}"
 )
-MODE_HELP = "gossip; ist: a subnet, from a coordinator; hub: the whole model, from a hub"
+MODE_HELP = (
+    "gossip; ist: a subnet, from a coordinator; hub: the whole model, from a hub;"
+    " allreduce: all in step; hogwild: one memory"
+)
+GROUP_HELP = f"rule hierarchical: members in a group (default {GROUP_SIZE})"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
 WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
@@ -205,7 +238,7 @@ KEYS = (
     ),
     Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
     Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
-    Key("node", "threads", WHOLE, whole(0), "for torch; 0: all cores"),
+    Key("node", "threads", WHOLE, whole(0), "for torch; 0: its share of the cores"),
     Key("node", "found", FLAG, is_flag, "with peers: found it if none of them is in a swarm"),
     Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
     Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),
@@ -213,6 +246,13 @@ KEYS = (
     Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n or ordinal/n"),
     Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
     Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
+    Key("train", "optimizer", TEXT, one_of(tuple(OPTIMIZERS)), OPTIMIZER_HELP),
+    Key("train", "momentum", NUMBER, is_below_one, "of the optimizer (default: the workload's)"),
+    Key("train", "nesterov", FLAG, is_flag, "momentum that looks ahead (default: the workload's)"),
+    Key("train", "weight_decay", NUMBER, number(0), "of the optimizer (default: the workload's)"),
+    Key("train", "schedule", TEXT, is_schedule, SCHEDULE_HELP),
+    Key("train", "warmup", NUMBER, is_below_one, WARMUP_HELP),
+    Key("train", "batch_warmup", NUMBER, is_below_one, BATCH_WARMUP_HELP),
     Key(
         "train",
         "every",
@@ -221,14 +261,9 @@ KEYS = (
         EVERY_HELP,
     ),
     Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
-    Key(
-        "train",
-        "rule",
-        TEXT,
-        one_of(ALL_RULES),
-        RULE_HELP,
-    ),
+    Key("train", "rule", TEXT, one_of(ALL_RULES), RULE_HELP),
     Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
+    Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
     Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
     Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
@@ -268,6 +303,8 @@ def load(
     found = gather(NODE, file, environment or {}, options or {}, _together)
     if "shard" in found["train"]:
         found["train"]["shard"] = found["train"]["shard"].of(found["node"].get("name", ""))
+    if (rules := RULES_IN_STEP.get(found["train"].get("mode", ""))) is not None:
+        found["train"].setdefault("rule", rules[0])
     return Config(
         node=NodeConfig(**found["node"]),
         train=TrainConfig(**found["train"]),
@@ -279,15 +316,29 @@ def load(
     )
 
 
+def check_budget(config: Config) -> None:
+    """ConfigError if something is to change by the part of a budget, and there is none.
+
+    Not for whoever starts several nodes: there the workload's own budget is taken.
+    """
+    train = config.train
+    told = config.node.peers == (STDIN,)
+    if train.recipe.changes and not (train.samples or train.seconds or told):
+        raise ConfigError(
+            "train.schedule, train.warmup, train.batch_warmup: go by the part of the budget that is"
+            " spent: say samples or seconds"
+        )
+
+
 # -- what only shows when values are seen together -----------------------------------------------
 
 
 def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    problems: list[str] = []
+    found: list[str] = recipe_problems(values, given)
 
     def wrong(path: str, accepted: str) -> None:
         place, value = given.get(path, Given("default", values.get(path)))
-        problems.append(problem(place, path, value, accepted))
+        found.append(problem(place, path, value, accepted))
 
     listen: str = values.get(
         "node.listen", NodeConfig().listen if "node.listen" not in given else ""
@@ -302,7 +353,8 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             )
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
-    problems += _subnets(values, given)
+    found += _subnets(values, given)
+    found += _in_step(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
     if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
@@ -315,11 +367,29 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             "train.generator",
             "not with rule average: what becomes of a batch is seen in the clocks of updates",
         )
+    on_the_way = ("train.schedule", "train.warmup", "train.batch_warmup")
+    for path in on_the_way if "train.generator" in values else ():
+        if path in values:
+            wrong(path, "not with a generator: how far the run is, is known to it alone")
     if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
         wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
     if listen and wildcard(split_address(listen)[0]) and "node.advertise" not in given:
         wrong("node.listen", "all interfaces; say with advertise where others reach this node")
-    return problems + listening("node", listen, values, given)
+    return found + listening("node", listen, values, given)
+
+
+def recipe_problems(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What of a recipe does not go together."""
+    said = {
+        path.removeprefix("train."): value
+        for path, value in values.items()
+        if path.startswith("train.")
+    }
+    found = []
+    for name, accepted in problems(said).items():
+        place, value = given.get(path := f"train.{name}", Given("default", None))
+        found.append(problem(place, path, value, accepted))
+    return found
 
 
 def listening(
@@ -387,12 +457,41 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
             "train.codec",
             "train.topology",
             "train.peers_data",
+            "train.schedule",
+            "train.warmup",
+            "train.batch_warmup",
             "report.audit",
         )
         found |= dict.fromkeys(others, "only with mode gossip")
         found = {path: said for path, said in found.items() if path in values}
         if coordinator is None and not _failed("ist.coordinator", values, given):
             found["ist.coordinator"] = f"where it is, such as 10.0.0.5:7100: mode {mode} needs one"
+    problems = []
+    for path, accepted in found.items():
+        place, value = given.get(path, Given("default", values.get(path)))
+        problems.append(problem(place, path, value, accepted))
+    return problems
+
+
+def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What a mode in which all train in step, or in one memory, has not, and what only it has."""
+    mode, rule = values.get("train.mode", "gossip"), values.get("train.rule")
+    found: dict[str, str] = {}
+    if mode in RULES_IN_STEP:
+        rules = RULES_IN_STEP[mode]
+        if rule is not None and rule not in rules:
+            found["train.rule"] = f"{' or '.join(rules)} with mode {mode}"
+        no = f"none with mode {mode}"
+        absent = ("train.every", "train.peers_data", "train.generator", "checkpoint.dir")
+        found |= {path: no for path in (*absent, "report.audit") if path in values}
+        for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
+            if values.get(path, only) != only:
+                found[path] = f"{only} with mode {mode}"
+    elif rule in IN_STEP:
+        whose = next(mode for mode, rules in RULES_IN_STEP.items() if rule in rules)
+        found["train.rule"] = f"only with mode {whose}; {mode} has others"
+    if "train.group" in values and rule != "hierarchical":
+        found["train.group"] = "only with mode allreduce and rule hierarchical"
     problems = []
     for path, accepted in found.items():
         place, value = given.get(path, Given("default", values.get(path)))

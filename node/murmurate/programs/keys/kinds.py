@@ -21,6 +21,7 @@ from murmurate.core.codecs.choice import CODECS, EXPECTED, parse_codec
 from murmurate.core.values.addresses import DNS, place_of, split_address, wildcard
 from murmurate.core.values.limits import name_problem
 from murmurate.core.values.names import nearest, ordinal
+from murmurate.core.values.recipe import Schedule, parse_schedule
 from murmurate.errors import ConfigError
 
 STDIN = "-"
@@ -132,6 +133,20 @@ def is_part(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
         raise Wrong("expected a part above 0 and below 1, such as 0.1")
     return float(value)
+
+
+def is_below_one(value: object) -> float:
+    """Of a whole, or a momentum: nothing of it, or some."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise Wrong("expected a number from 0 on and below 1, such as 0.1")
+    return float(value)
+
+
+def is_schedule(value: object) -> Schedule:
+    try:
+        return parse_schedule(is_text(value))
+    except ConfigError as error:
+        raise Wrong(str(error).partition(": ")[2]) from None
 
 
 def one_of(names: Sequence[str]) -> Callable[[object], str]:

@@ -16,12 +16,13 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from murmurate.core.figures.training_loss import TrainingLoss
+from murmurate.core.synchronous.rules import ALLREDUCE
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.programs.keys.config import Config
@@ -29,16 +30,26 @@ from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
+from murmurate.programs.roles.progress_lines import ProgressLines, alive
+from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.spending import UNHEARD_S, Spending, fresh
+from murmurate.programs.roles.threads import ThreadShare
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 
 if TYPE_CHECKING:
     import torch
 
+    from murmurate.core.figures.progress import Progress
     from murmurate.edge.disk.trajectory import Trajectory
     from murmurate.training.feed import Feed
+    from murmurate.training.recipes import RateSchedule
     from murmurate.training.swarm import Swarm
-    from murmurate.workloads import Workload
+    from murmurate.training.synchronous import SynchronousSwarm
+    from murmurate.workloads import DataShare, Workload
+    from murmurate.workloads.growing import GrowingBatches
+
+    Session = Swarm | SynchronousSwarm
 
 LOOK_S = 0.02
 """Between two looks at the budget and the launcher."""
@@ -82,8 +93,13 @@ class _Node:
         self.samples = config.train.samples
         self.generator = config.train.generator
         self.loss = TrainingLoss()
+        self.spending = Spending()
+        self.lines = ProgressLines(self.say, shown=not events)
+        self.threads: ThreadShare
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
+        self.rates: RateSchedule | None = None
+        self.growing: GrowingBatches | None = None
 
     def run(self) -> None:
         keep_memory()
@@ -108,13 +124,14 @@ class _Node:
         """Load everything, join the others, train."""
         import torch  # 2 to 3 s: everything that can be wrong without it has been checked
 
-        import murmurate
         from murmurate import workloads
+        from murmurate.training.recipes import RateSchedule
+        from murmurate.workloads.growing import GrowingBatches, batches_of
         from murmurate.workloads.warmup import warm_up
 
         node, train = self.config.node, self.config.train
-        if node.threads:
-            torch.set_num_threads(node.threads)
+        self.threads = ThreadShare(node.threads, self.say)
+        self.threads.look(time.monotonic())
         workload = workloads.load(
             train.workload,
             data=train.data,
@@ -122,6 +139,7 @@ class _Node:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
         share = workloads.DataShare(
             train.shard.index,
@@ -133,11 +151,19 @@ class _Node:
         torch.manual_seed(node.seed)  # the founder's first weights; later ones take a snapshot
         model = workload.model()
         optimizer = workload.optimizer(model)
-        batches = workload.batches(share)
+        self.rates = RateSchedule(optimizer, train.recipe)
+
+        def without_end(share: DataShare) -> Iterator[tuple[torch.Tensor, ...]]:
+            return rounds(workload, share, self.say, again=lambda: self.limited)
+
+        batches = batches_of(without_end, share, train.batch_warmup)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         flops = math.nan
         if (first := next(batches, None)) is not None:
-            batches = itertools.chain([first], batches)
+            if isinstance(batches, GrowingBatches):
+                self.growing = batches  # this one was of full size: it is not trained on
+            else:
+                batches = itertools.chain([first], batches)
             warm_up(workload, model, first)
         if self.config.metrics.listen is not None and first is not None:
             from murmurate.workloads.flops import flops_per_sample
@@ -151,28 +177,7 @@ class _Node:
             if line is None:
                 return
             peers = tuple(line.replace(",", " ").split())
-        swarm = murmurate.join(
-            model,
-            optimizer,
-            run=node.run,
-            peers=peers,
-            name=node.name,
-            listen=node.listen,
-            advertise=node.advertise,
-            rule=train.rule,
-            mode=train.mode,
-            every=train.every,
-            data=train.data_of_peers,
-            topology=train.topology,
-            codec=train.codec,
-            found=node.found,
-            insecure=node.insecure,
-            checkpoint=self.config.checkpoint.dir,
-            checkpoint_s=self.config.checkpoint.every_s,
-            seed=node.seed,
-            metrics=self.config.metrics.listen,
-            _credentials=own_credentials(),
-        )
+        swarm = self._join(model, optimizer, peers)
         with swarm:
             self.stop.told = swarm.going
             self.stop.training = True
@@ -181,7 +186,7 @@ class _Node:
             self.emit("listening", name=swarm.name, address=swarm.address, metrics=page)
             if not self.events:
                 more = f", figures at http://{page}/" if page is not None else ""
-                print(f"{swarm.name} listens at {swarm.address}{more}", file=sys.stderr, flush=True)
+                self.say(f"{swarm.name} listens at {swarm.address}{more}")
             # All that torch has loaded stays: looking through it again and again for garbage
             # would hold up a step for 145 ms each time (measured).
             gc.collect()
@@ -200,7 +205,41 @@ class _Node:
             self.train(swarm, workload, model, optimizer, batches)
             self.end(swarm, workload, model)
 
-    def wait_for_start(self, swarm: Swarm) -> None:
+    def _join(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, peers: Sequence[str]
+    ) -> Session:
+        import murmurate
+
+        node, train = self.config.node, self.config.train
+        common: dict[str, Any] = {
+            "run": node.run,
+            "peers": peers,
+            "name": node.name,
+            "listen": node.listen,
+            "advertise": node.advertise,
+            "rule": train.rule,
+            "found": node.found,
+            "insecure": node.insecure,
+            "seed": node.seed,
+            "metrics": self.config.metrics.listen,
+            "_credentials": own_credentials(),
+        }
+        if train.mode == ALLREDUCE:
+            return murmurate.join(model, optimizer, mode="allreduce", group=train.group, **common)
+        return murmurate.join(
+            model,
+            optimizer,
+            mode="gossip",
+            every=train.every,
+            data=train.data_of_peers,
+            topology=train.topology,
+            codec=train.codec,
+            checkpoint=self.config.checkpoint.dir,
+            checkpoint_s=self.config.checkpoint.every_s,
+            **common,
+        )
+
+    def wait_for_start(self, swarm: Session) -> None:
         """With a launcher: say when all have spoken to me, and fold in what comes until it says go.
 
         Dialling takes a second once every core is training, so nobody trains before."""
@@ -229,7 +268,7 @@ class _Node:
 
     def train(
         self,
-        swarm: Swarm,
+        swarm: Session,
         workload: Workload,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -244,8 +283,12 @@ class _Node:
         self.emit("began", at=began, samples=swarm.progress().samples)
         if self.launcher is not None and self.launcher.gone:
             stop.reason = stop.reason or "the launcher is gone"
+        self.follow_recipe(swarm, 0.0)
         while not stop.reason:
+            if self.growing is not None:
+                size = self.growing.size
             if (batch := next(batches, None)) is None:
+                stop.reason = OVER
                 break
             size = self.feed.samples if self.feed is not None else size
             optimizer.zero_grad()
@@ -261,8 +304,11 @@ class _Node:
                 continue
             look_at = now + LOOK_S
             self._end_when_over(swarm, now - began)
+            self.threads.look(now)
+            self.follow_recipe(swarm, now - began)
             if now >= tell_at:
                 swarm.log(loss=self.loss.mean())
+                self.lines.look(now, swarm, self.samples)
                 self.tell("progress", swarm)
                 tell_at = _grid(now)
             if self.trajectory is not None and self.trajectory.due(now):
@@ -271,13 +317,33 @@ class _Node:
                 self.evaluate(swarm, workload, model, validation=self.validates)
                 evaluations.took(now, time.monotonic())
 
+    def follow_recipe(self, swarm: Session, trained_s: float) -> None:
+        """Rate and batch size of the part of the budget that the whole swarm has spent."""
+        train = self.config.train
+        if self.rates is None or not train.recipe.changes:
+            return
+        parts = [0.0]
+        if self.samples:
+            parts.append(swarm.samples / self.samples)
+        if train.seconds:
+            parts.append(trained_s / train.seconds)
+        part = min(1.0, max(parts))
+        self.rates.at(part)
+        if self.growing is not None:
+            self.growing.at(part)
+
     @property
     def validates(self) -> bool:
         """Whether a part of the training data is evaluated on until the end, not the test set."""
         return self.config.train.validation is not None
 
     def evaluate(
-        self, swarm: Swarm, workload: Workload, model: torch.nn.Module, *, validation: bool = False
+        self,
+        swarm: Session,
+        workload: Workload,
+        model: torch.nn.Module,
+        *,
+        validation: bool = False,
     ) -> None:
         """The model as it is now; training does not notice (`workloads.measuring`)."""
         from murmurate.workloads.measuring import measured
@@ -292,15 +358,17 @@ class _Node:
         told["loss"] = report.number(progress.loss)
         self.emit("evaluated", at=began, samples=progress.samples, **told)
 
-    def keep_point(self, swarm: Swarm) -> None:
+    def keep_point(self, swarm: Session) -> None:
         assert self.trajectory is not None
         self.trajectory.take(time.monotonic(), swarm.progress().samples, swarm.weights().numpy())
 
-    def fed(self, swarm: Swarm) -> Iterator[tuple[torch.Tensor, ...]]:
+    def fed(self, swarm: Session) -> Iterator[tuple[torch.Tensor, ...]]:
         """Batches from the generator, until it says that all are consumed."""
         from murmurate.training.feed import Feed
+        from murmurate.training.swarm import Swarm
 
         assert self.generator is not None
+        assert isinstance(swarm, Swarm)
         self.feed = feed = Feed(swarm, self.generator, audit=self.config.report.audit)
         tell_at = _grid(time.monotonic())
 
@@ -318,29 +386,53 @@ class _Node:
             yield batch
         self.stop.reason = self.stop.reason or "generator"
 
-    def _end_when_over(self, swarm: Swarm, trained_s: float) -> None:
+    def _end_when_over(self, swarm: Session, trained_s: float) -> None:
         seconds = self.config.train.seconds
         if self.stop.reason:
             pass  # a signal came first
-        elif self.samples is not None and swarm.samples >= self.samples:
+        elif self.samples is not None and self._spent(swarm, self.samples):
             self.stop.reason = "samples"
         elif seconds is not None and trained_s >= seconds:
             self.stop.reason = "seconds"
         elif self.launcher is not None and self.launcher.gone:
             self.stop.reason = "the launcher is gone"
 
+    def _spent(self, swarm: Session, budget: int) -> bool:
+        """Whether the swarm has trained on that many. Where it probably has, by what the others
+        make in a second, this node waits for their next word instead of training beyond it."""
+        own, others = swarm.samples_of[swarm.name], self._others(swarm)
+        now = time.monotonic()
+        if own + sum(each.samples for each in others) >= budget:
+            return True
+        if self.spending.likely(now, own, others, alive(swarm)) < budget:
+            return False
+
+        def known() -> bool:
+            told = self._others(swarm)
+            spent = own + sum(each.samples for each in told) >= budget
+            return spent or bool(self.stop.reason) or fresh(others, told, alive(swarm))
+
+        swarm.follow(known, UNHEARD_S)
+        self.waited_s += time.monotonic() - now
+        return not self.stop.reason and swarm.samples >= budget
+
+    def _others(self, swarm: Session) -> list[Progress]:
+        return [each for each in swarm.board if each.name != swarm.name]
+
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self.stop.reason:
             time.sleep(min(left, NAP_S))
 
-    def end(self, swarm: Swarm, workload: Workload, model: torch.nn.Module) -> None:
+    def end(self, swarm: Session, workload: Workload, model: torch.nn.Module) -> None:
         """All that was made reaches the others; then what it came to."""
         swarm.log(loss=self.loss.mean())
         self.tell("progress", swarm)
         if self.feed is not None:
             self.feed.close()
-        if self.stop.reason in ("samples", "seconds", "generator"):
+        if self.stop.reason == OVER:
+            self.say(all_there_was(swarm.samples, self.samples))
+        if self.stop.reason in ("samples", "seconds", "generator", OVER):
             settled = swarm.finish(FINISH_S)
         else:
             settled = swarm.settle(SETTLE_S)
@@ -362,11 +454,11 @@ class _Node:
         if files.path is not None:
             Path(files.path).write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
         if not self.events:
-            print(_sentence(row, self.stop.reason), file=sys.stderr, flush=True)
+            self.say(_sentence(row, self.stop.reason))
         if settled:
             swarm.leave(LEAVE_S)
 
-    def about(self, swarm: Swarm) -> dict[str, str]:
+    def about(self, swarm: Session) -> dict[str, str]:
         """What one must know to put this node's weights back into a model."""
         train = self.config.train
         words = {"name": swarm.name, "workload": train.workload, "schema": swarm.schema}
@@ -376,7 +468,7 @@ class _Node:
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def row(self, swarm: Swarm) -> report.Json:
+    def row(self, swarm: Session) -> report.Json:
         progress = swarm.progress()
         row = report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
         row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
@@ -384,7 +476,7 @@ class _Node:
         row["warnings"] = report.warnings_json(swarm.warnings)  # also those that are over
         return row
 
-    def tell(self, event: str, swarm: Swarm, **more: object) -> None:
+    def tell(self, event: str, swarm: Session, **more: object) -> None:
         if not self.events:
             return
         more |= {"at": time.monotonic(), "node": self.row(swarm)}
@@ -401,6 +493,15 @@ class _Node:
             more["staleness_counts"] = list(counts.items())
         self.told += 1
         self.emit(event, **more)
+
+    @property
+    def limited(self) -> bool:
+        """Whether something ends this run."""
+        return self.samples is not None or self.config.train.seconds is not None
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        print(text, file=sys.stderr, flush=True)
 
     def emit(self, event: str, **more: Any) -> None:
         """One line of JSON for whoever started this node."""

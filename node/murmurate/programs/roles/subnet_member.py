@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.roles.progress_lines import ProgressLines, line
+from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.threads import ThreadShare
 from murmurate.watch import report
 
 if TYPE_CHECKING:
@@ -59,6 +63,8 @@ class _Subnets:
         self.loss = TrainingLoss()
         self.began = time.monotonic()
         self.tell_at = 0.0
+        self.lines = ProgressLines(self._say, shown=not program.events)
+        self.threads: ThreadShare
 
     def run(self) -> None:
         import torch
@@ -69,8 +75,8 @@ class _Subnets:
         from murmurate.training.member import Member
 
         node, train, ist = self.config.node, self.config.train, self.config.ist
-        if node.threads:
-            torch.set_num_threads(node.threads)
+        self.threads = ThreadShare(node.threads, self._say)
+        self.threads.look(time.monotonic())
         workload = workloads.load(
             train.workload,
             data=train.data,
@@ -78,6 +84,7 @@ class _Subnets:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
+            recipe=train.recipe,
         )
         share = workloads.DataShare(
             train.shard.index,
@@ -90,7 +97,7 @@ class _Subnets:
         model = workload.model() if ours else _hollow(workload)
         optimizer = workload.optimizer(model)
         example = None if ours else example_of(workload, model)
-        batches = workload.batches(share)
+        batches = rounds(workload, share, self._say, again=lambda: True)
         torch.manual_seed((node.seed << 20) + train.shard.index)  # dropout: to each its own
         self.program.emit("ready", samples=workload.samples)
         coordinator = ist.coordinator
@@ -145,7 +152,11 @@ class _Subnets:
         """An ordinary loop; the value of a loss is looked at only now and then."""
         slow_s = self.config.train.slow_s
         look_at = 0.0
-        while not self.stop.reason and (batch := next(batches, None)) is not None:
+        while not self.stop.reason:
+            if (batch := next(batches, None)) is None:
+                self.stop.reason = self.stop.reason or OVER
+                self._say(all_there_was(member.samples, None))
+                break
             optimizer.zero_grad()
             loss = workload.loss(member.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -171,8 +182,11 @@ class _Subnets:
                 stop.reason = "seconds"
             elif now >= self.tell_at:
                 self.tell_at = (now // TELL_S + 1) * TELL_S
+                self.threads.look(now)
                 member.log(loss=self.loss.mean())
                 self._tell("progress", member)
+                if self.lines.due(now):
+                    self._say(_line(member))
         if self.launcher is not None and self.launcher.gone:
             stop.reason = stop.reason or "the launcher is gone"
         return bool(stop.reason)
@@ -227,6 +241,15 @@ def _row(member: Member) -> report.Json:
         "lease": member.lease,
         "share": member.share,
     }
+
+
+def _line(member: Member) -> str:
+    mine = member.progress()
+    if not member.connected:
+        where = "the coordinator is not there, training goes on"
+    else:
+        where = f"plan {member.plan}, {member.share:.1%} of the parameters"
+    return line(mine.name, mine.samples, None, mine.samples_per_s, mine.loss, math.nan, where)
 
 
 def _hollow(workload: Workload) -> torch.nn.Module:

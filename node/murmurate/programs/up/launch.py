@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,17 @@ from typing import NamedTuple
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import mixes_weights
+from murmurate.core.synchronous.rules import (
+    GROUP_SIZE,
+    HIERARCHICAL,
+    RULES_IN_STEP,
+    group_problem,
+)
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.config import Config
+from murmurate.programs.keys.config import Config, TrainConfig
 
 GENERATOR, COORDINATOR = "generator", "coordinator"
 
@@ -132,6 +138,11 @@ def plan(
         problems.append("--kill: each node at most once")
     if generator and mixes_weights(config.train.rule):
         problems.append("--generator: not with rule average, which sends no updates")
+    if generator and config.train.recipe.changes:
+        problems.append(
+            "--generator: not with --schedule, --warmup, --batch-warmup: how far the run is, is"
+            " known to it alone"
+        )
     if trajectory and config.report.path is None:
         problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     shares: list[float] = []
@@ -142,15 +153,20 @@ def plan(
     for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
         if given and mode != "ist":
             problems.append(f"{option}: only with --mode ist")
+    in_step = config.train.mode in RULES_IN_STEP
+    if config.train.rule == HIERARCHICAL and (
+        what := group_problem(nodes, config.train.group or GROUP_SIZE)
+    ):
+        problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
     if mode == "hub":
         wrong = hub_problems(UpPlan(config=config).rule, config.hub.given, nodes)
         problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
     for option, here in (
         ("--generator", generator),
-        ("--trajectory", trajectory),
+        ("--trajectory", trajectory and centred),
         ("--codec", codec),
     ):
-        if here and centred:
+        if here and (centred or in_step):
             problems.append(f"{option}: only with --mode gossip")
     if problems:
         raise ConfigError("\n".join(problems))
@@ -208,11 +224,15 @@ def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
         "--split": train.split,
         "--shard": f"{number}/{plan.nodes}",
         "--batch-size": train.batch_size,
-        "--lr": train.lr,
+        **_optimizing(train),
+        "--schedule": train.schedule,
+        "--warmup": train.warmup,
+        "--batch-warmup": train.batch_warmup,
         "--every": train.every,
         "--peers-data": train.peers_data,
         "--rule": train.rule,
         "--mode": train.mode,
+        "--group": train.group,
         "--topology": train.topology,
         "--codec": plan.codecs.get(name, train.codec),
         "--slow-s": plan.slow_s.get(name, train.slow_s),
@@ -284,7 +304,7 @@ def member_command(plan: UpPlan, number: int) -> list[str]:
             "--split": train.split,
             "--shard": f"{number}/{plan.nodes}",
             "--batch-size": train.batch_size,
-            "--lr": train.lr,
+            **_optimizing(train),
             "--validation": train.validation,
             "--slow-s": plan.slow_s.get(name, train.slow_s),
             "--metrics": metrics_listen(plan.config.metrics.listen, number + 1),
@@ -304,7 +324,7 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
         "--workload": train.workload,
         "--data": train.data,
         "--batch-size": train.batch_size,
-        "--lr": train.lr,
+        **_optimizing(train),
         "--rule": plan.rule,
         "--every": train.every,
         "--samples": train.samples,
@@ -320,6 +340,17 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
     return _process(COORDINATOR, given)
 
 
+def _optimizing(train: TrainConfig) -> dict[str, object]:
+    """What whoever makes steps of its own is told of them."""
+    return {
+        "--lr": train.lr,
+        "--optimizer": train.optimizer,
+        "--momentum": train.momentum,
+        "--nesterov": train.nesterov,
+        "--weight-decay": train.weight_decay,
+    }
+
+
 def _node(given: Mapping[str, object]) -> list[str]:
     return _process("node", given)
 
@@ -327,7 +358,3 @@ def _node(given: Mapping[str, object]) -> list[str]:
 def _process(kind: str, given: Mapping[str, object]) -> list[str]:
     words = [f"{option}={value}" for option, value in given.items() if value is not None]
     return [sys.executable, "-m", "murmurate", kind, "--events", *words]
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

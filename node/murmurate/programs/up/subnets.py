@@ -12,7 +12,7 @@ from pathlib import Path
 
 from murmurate.programs.up.child import DIED, DONE, KILLED, READY, TRAINING, WAITING, Child
 from murmurate.programs.up.launch import COORDINATOR, UpPlan, coordinator_command, member_command
-from murmurate.programs.up.up import UpRun
+from murmurate.programs.up.up import STOP_S, UpRun
 from murmurate.watch import report
 from murmurate.watch.view import LiveView, Scene
 
@@ -27,6 +27,8 @@ class UpCentred(UpRun):
         super().__init__(plan, view, folder)
         self.whole: report.Json | None = None
         self.lives = 1
+        self.centre_told = False
+        """To stop, when all members had time to push."""
 
     @property
     def centre(self) -> Child:
@@ -66,8 +68,7 @@ class UpCentred(UpRun):
         now = time.monotonic()
         alive = [child for child in self.children if child.code is None]
         if self.stop_at is not None:
-            if now > self.stop_at:
-                self.kill_all()
+            self._stopping(now, self.stop_at)
             return
         if self.centre.address:
             for child in self.peers:
@@ -89,6 +90,23 @@ class UpCentred(UpRun):
         if self.first_ended is not None and now > self.first_ended + self.late_s and alive:
             self.view.say(f"{', '.join(child.name for child in alive)} did not end; stopped")
             self.stop()
+
+    def stop(self) -> None:
+        """Members first: their last pushes are in the model before the coordinator ends."""
+        self.stop_at = time.monotonic() + STOP_S
+        for child in self.peers:
+            if child.code is None:
+                child.process.terminate()
+
+    def _stopping(self, now: float, stop_at: float) -> None:
+        pushing = any(child.code is None for child in self.peers)
+        if not self.centre_told and (not pushing or now > stop_at):
+            self.centre_told = True
+            self.stop_at = now + STOP_S
+            if self.centre.code is None:
+                self.centre.process.terminate()
+        elif now > stop_at:
+            self.kill_all()
 
     def _nobody_left(self, now: float) -> None:
         self.alone_at = self.alone_at or now

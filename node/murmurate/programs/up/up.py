@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from murmurate.core.gossip.ways import mixes_weights
+from murmurate.core.gossip.ways import WAYS, mixes_weights
+from murmurate.core.synchronous.rules import ALLREDUCE
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
@@ -307,7 +308,9 @@ class UpRun:
         done = [child for child in self.peers if child.state == DONE]
         predicted = None
         curves = {child.name: child.curve for child in self.peers}
-        if not mixes_weights(train.rule):
+        if train.mode == ALLREDUCE:
+            predicted = 0.0  # nothing is stale where all wait for all
+        elif train.rule in WAYS and not mixes_weights(train.rule):
             histories = {child.name: child.history for child in self.peers}
             predicted = report.predicted_staleness(
                 histories, {child.name: child.row for child in self.peers}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, mixes_weights
-from murmurate.core.theory import gossip_expected_unequal
+from murmurate.core.theory import folding_rates, gossip_expected_unequal
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config
 from murmurate.programs.up.launch import Kill, hub_option, parse_codecs, parse_kill, parse_widths
+from murmurate.study.virtual.costs import SaidCosts, parse_costs
 from murmurate.study.virtual.evaluating import EvaluationPlan
 from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
 from murmurate.watch import report
@@ -48,6 +49,7 @@ class VirtualPlan:
     nodes: int
     config: Config
     speeds: Mapping[str, float] = field(default_factory=dict)
+    costs: SaidCosts = field(default_factory=SaidCosts)
     widths: Mapping[str, float] = field(default_factory=dict)
     delay_s: float = 0.0
     delays_s: Mapping[str, float] = field(default_factory=dict)
@@ -65,6 +67,8 @@ def plan(
     config: Config,
     *,
     speed: Sequence[str] = (),
+    step: str | None = None,
+    fold: str | None = None,
     delay: Sequence[str] = (),
     link: Sequence[str] = (),
     join: Sequence[str] = (),
@@ -90,6 +94,11 @@ def plan(
     shares: dict[str, float] = {}
     codecs: dict[str, str] = {}
     delay_s, link_bytes_s = 0.0, None
+    costs = SaidCosts()
+    try:
+        costs = parse_costs(step, fold)
+    except ConfigError as error:
+        problems.append(str(error))
     try:
         codecs = parse_codecs(codec, names, config.train.rule)
     except ConfigError as error:
@@ -149,6 +158,7 @@ def plan(
         nodes=nodes,
         config=config,
         speeds=speeds,
+        costs=costs,
         widths=shares,
         delay_s=delay_s,
         delays_s=delays,
@@ -207,41 +217,46 @@ class _Run:
             lr=train.lr,
             validation=train.validation,
             seed=node.seed,
-        )
-        import torch
-
-        from murmurate.study.virtual.task import VirtualTraining
-
-        torch.set_num_threads(node.threads or 1)  # models are small, and the order is part of it
-        self.engine = engine(train.mode)(
-            VirtualTraining(
-                workload=self.workload,
-                nodes=plan.nodes,
-                rule=train.rule,
-                mode=train.mode,
-                hub=plan.config.hub.given,
-                seed=node.seed,
-                speeds=plan.speeds,
-                widths=plan.widths,
-                memory_bytes=plan.config.ist.memory or None,
-                delay_s=plan.delay_s,
-                delays_s=plan.delays_s,
-                link_bytes_s=plan.link_bytes_s,
-                links_bytes_s=plan.links_bytes_s,
-                joins_s=plan.joins_s,
-                leaves_s=plan.leaves_s,
-                every=plan.every,
-                topology=train.topology,
-                split=train.split,
-                data=train.data_of_peers,
-                validates=train.validation is not None,
-                encoders=_encoders(plan.codecs),
-            )
+            recipe=train.recipe,
         )
         self.seconds = train.seconds
         self.samples = train.samples
         if self.seconds is None and self.samples is None:
             self.samples = self.workload.samples
+        import torch
+
+        from murmurate.study.virtual.task import VirtualTraining
+
+        torch.set_num_threads(node.threads or 1)  # models are small, and the order is part of it
+        self.costs = plan.costs.found(self.workload)
+        self.task = VirtualTraining(
+            workload=self.workload,
+            nodes=plan.nodes,
+            rule=train.rule,
+            mode=train.mode,
+            hub=plan.config.hub.given,
+            seed=node.seed,
+            speeds=plan.speeds,
+            costs=self.costs,
+            widths=plan.widths,
+            memory_bytes=plan.config.ist.memory or None,
+            delay_s=plan.delay_s,
+            delays_s=plan.delays_s,
+            link_bytes_s=plan.link_bytes_s,
+            links_bytes_s=plan.links_bytes_s,
+            joins_s=plan.joins_s,
+            leaves_s=plan.leaves_s,
+            every=plan.every,
+            topology=train.topology,
+            split=train.split,
+            data=train.data_of_peers,
+            recipe=train.recipe,
+            samples=self.samples,
+            seconds=self.seconds,
+            validates=train.validation is not None,
+            encoders=_encoders(plan.codecs),
+        )
+        self.engine = engine(train.mode)(self.task)
         self.kills = sorted(plan.kills, key=lambda kill: kill.part)
         self.curves: dict[str, list[report.CurvePoint]] = {}
         self.evaluations = EvaluationPlan(train.evaluate_s)
@@ -304,7 +319,7 @@ class _Run:
     def _slice(self) -> float:
         """Virtual seconds for a part of the samples; at least a step of somebody."""
         assert self.samples is not None
-        steps_per_s = sum(self.plan.speeds.get(f"node-{k}", 1.0) for k in range(self.plan.nodes))
+        steps_per_s = sum(1.0 / self.task.step_s(name) for name in self.task.names)
         per_s = steps_per_s * self.workload.batch_size
         return max(self.samples / SLICES / per_s, 1e-6)
 
@@ -393,6 +408,7 @@ class _Run:
             | {
                 "virtual": True,
                 "speeds": dict(self.plan.speeds),
+                "costs": asdict(self.costs),
                 "delay_s": self.plan.delay_s,
                 "delays_s": dict(self.plan.delays_s),
                 "link_bytes_s": self.plan.link_bytes_s,
@@ -416,7 +432,14 @@ class _Run:
         narrow = plan.link_bytes_s is not None or plan.links_bytes_s
         if churn or narrow or plan.delays_s or train.topology != "full":
             return None
-        rates = [plan.speeds.get(f"node-{k}", 1.0) / every for k in range(plan.nodes)]
+        task = self.task
+        try:
+            rates = folding_rates(
+                [every * task.step_s(name) for name in task.names],
+                [task.fold_s(name) for name in task.names],
+            )
+        except ConfigError:
+            return None  # somebody folds and never computes
         return gossip_expected_unequal(rates, [1 / rate for rate in rates], plan.delay_s)
 
 

@@ -1,9 +1,10 @@
 """Gossip in virtual time: the production core trains a real workload, n peers in one process.
 
 Each peer has a model, an optimizer and data of its own, as a process has. What is simulated is
-time (a step takes 1 / speed) and the network. Arrivals are folded between two steps, as the
-training thread of a node does it. Peers begin at random phases, by the rng seed, which decides
-everything else too.
+time (`study.virtual.costs`) and the network. Arrivals are folded between two steps, as the
+training thread of a node does it: those that are there, once; what comes while they are folded
+waits for the next step. Peers begin at random phases, by the rng seed, which decides everything
+else too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.protocol import GossipPeer
 from murmurate.core.gossip.ways import WAYS, data_problem
 from murmurate.core.layout import Layout
-from murmurate.core.message import Generation
+from murmurate.core.message import Decided, Generation
 from murmurate.core.publishing.likeness import Likeness
 from murmurate.core.publishing.rule import Making
 from murmurate.core.replica import Replica
@@ -32,8 +33,10 @@ from murmurate.study.virtual.node import VirtualBackground, VirtualNode, Virtual
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.publisher import Publisher
+from murmurate.training.recipes import RateSchedule
 from murmurate.training.statistics import ModelStatistics, first_weights
 from murmurate.workloads import DataShare, parse_split
+from murmurate.workloads.growing import GrowingBatches, batches_of
 from murmurate.workloads.measuring import measured
 
 TICK_S = 0.1
@@ -67,7 +70,7 @@ class GossipWorld:
         self.said: list[str] = []
         self.warnings: list[str] = []
         self.warned: set[str] = set()
-        fastest = max(task.speed(name) for name in task.names)
+        quickest_s = min(task.step_s(name) for name in task.names)
         longest = max([task.delay_s, *task.delays_s.values()])
         torch.manual_seed(task.seed)
         first = task.workload.model()
@@ -75,7 +78,7 @@ class GossipWorld:
         """What a whole model takes over the narrowest link."""
         # The protocol's own intervals (probes, digests) suit a local network. Where links or steps
         # are slower, a peer's clock is: so many virtual seconds are one of its own.
-        self.tempo = max(1.0, 10 * longest, 5 / fastest, self.model_s)
+        self.tempo = max(1.0, 10 * longest, 5 * quickest_s, self.model_s)
         self.nodes = {
             name: self._node(number, name, first) for number, name in enumerate(task.names)
         }
@@ -101,10 +104,18 @@ class GossipWorld:
             seed=task.seed,
             batch_size=self.batch_size,
         )
-        batches = task.workload.batches(share)
         optimizer = task.workload.optimizer(model)
-        step_s = 1.0 / task.speed(name)
-        node = VirtualNode(model, layout, parameters, optimizer, batches, Figures(name), step_s)
+        node = VirtualNode(
+            model,
+            layout,
+            parameters,
+            optimizer,
+            batches_of(task.workload.batches, share, task.recipe.batch_warmup),
+            Figures(name),
+            step_s=task.step_s(name),
+            rates=RateSchedule(optimizer, task.recipe),
+        )
+        node.fold_s = task.fold_s(name)
         way, make = WAYS[task.rule], task.encoders.get(name)
         gain = OptimizerGain(optimizer, parameters)
         every = task.every or way.steps(task.data, gain.kind)
@@ -180,12 +191,20 @@ class GossipWorld:
         """What has arrived is folded in, then a batch is started: its context is this instant's."""
         if node.figures.state != "training":
             return
-        node.publisher.fold()
+        folding_s = node.fold_s * self.fold(node)
+        if folding_s:
+            node.figures.more["folding_s"] = node.figures.more.get("folding_s", 0.0) + folding_s
         if self.training:
             # A newcomer whose weights are on their way looks again, a step's time later.
             act = self._finish if node.peer.synced else self._begin
-            self.events.after(node.step_s, act, node)
+            self.events.after(folding_s + node.step_s, act, node)
             node.figures.wait_s += 0.0 if node.peer.synced else node.step_s
+
+    def fold(self, node: VirtualNode) -> int:
+        """Fold in what has arrived; how many messages that were."""
+        waiting = sum(not isinstance(each.message, Decided) for each in node.driver.inbox)
+        node.publisher.fold()
+        return waiting
 
     def _finish(self, node: VirtualNode) -> None:
         if node.figures.state != "training" or not self.training:
@@ -195,6 +214,7 @@ class GossipWorld:
         self._begin(node)
 
     def _step(self, node: VirtualNode) -> None:
+        size = self._follow_recipe(node)
         node.publisher.look_ahead()
         node.optimizer.zero_grad()
         loss = self.task.workload.loss(node.model, next(node.batches))
@@ -206,8 +226,18 @@ class GossipWorld:
         figures.steps += 1
         figures.learning.note_loss(float(loss.detach()), figures.steps)
         self.warn(node)
-        figures.samples += self.batch_size
+        figures.samples += size
         figures.more["steps_per_update"] = figures.steps / max(1, figures.published)
+
+    def _follow_recipe(self, node: VirtualNode) -> int:
+        """Rate and batch size of this part of the budget; the size."""
+        if self.task.recipe.changes:
+            part = self.task.part(self.samples(), self.events.time)
+            node.rates.at(part)
+            if isinstance(node.batches, GrowingBatches):
+                node.batches.at(part)
+                return node.batches.size
+        return self.batch_size
 
     def _tick(self, node: VirtualNode) -> None:
         state = node.figures.state

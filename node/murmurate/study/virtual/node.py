@@ -24,6 +24,7 @@ from murmurate.edge.runtime.training_port import Folds, LifeNow
 from murmurate.errors import PromiseBroken
 from murmurate.study.virtual.task import Figures
 from murmurate.training.publisher import Publisher
+from murmurate.training.recipes import RateSchedule
 
 if TYPE_CHECKING:
     from murmurate.study.virtual.gossip import GossipWorld
@@ -38,6 +39,9 @@ class VirtualNode:
     batches: Iterator[tuple[torch.Tensor, ...]]
     figures: Figures
     step_s: float
+    rates: RateSchedule
+    fold_s: float = 0.0
+    """Its time for each message that it folds in."""
     loss: TrainingLoss = field(default_factory=TrainingLoss)
     leaves_by: float = 0.0
     """By its own clock, once it is leaving."""

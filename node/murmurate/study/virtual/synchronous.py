@@ -19,6 +19,7 @@ from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.task import Figures, VirtualTraining
+from murmurate.training.recipes import RateSchedule
 from murmurate.workloads import DataShare, parse_split
 from murmurate.workloads.measuring import measured
 
@@ -29,18 +30,21 @@ class SynchronousMean:
     def __init__(self, task: VirtualTraining) -> None:
         if task.joins_s or task.leaves_s:
             raise ConfigError("synchronous: nobody comes or goes")
+        if task.recipe.batch_warmup:
+            raise ConfigError("synchronous: batches stay as large as they are")
         self.task = task
         self.events = Events()
         torch.manual_seed(task.seed)
         self.model = task.workload.model()
         self.optimizer = task.workload.optimizer(self.model)
+        self._rates = RateSchedule(self.optimizer, task.recipe)
         self._batches = [self._batches_of(number) for number in range(task.nodes)]
         self._figures = [Figures(name) for name in task.names]
         nbytes = Layout.of(self.model)[0].nbytes
         self._exchanged = round(2 * (task.nodes - 1) / task.nodes * nbytes)
         links = VirtualLinks(task.network(), task.link_bytes_s, task.links_bytes_s)
         delay_s = max([task.delay_s, *task.delays_s.values()]) if task.nodes > 1 else 0.0
-        self.compute_s = max(1.0 / task.speed(name) for name in task.names)
+        self.compute_s = max(task.step_s(name) for name in task.names)
         self.step_s = self.compute_s + delay_s + links.slowest_s(self._exchanged, task.names)
         self.events.after(self.step_s, self._step)
 
@@ -57,6 +61,7 @@ class SynchronousMean:
         )
 
     def _step(self) -> None:
+        self._rates.at(self.task.part(self.samples(), self.events.time))
         self.optimizer.zero_grad()
         for figures, batches in zip(self._figures, self._batches, strict=True):
             loss = self.task.workload.loss(self.model, next(batches))
@@ -66,7 +71,7 @@ class SynchronousMean:
             figures.samples += self.task.workload.batch_size
             figures.published += 1
             figures.bytes_sent += self._exchanged
-            figures.wait_s += self.step_s - 1.0 / self.task.speed(figures.name)
+            figures.wait_s += self.step_s - self.task.step_s(figures.name)
         self.optimizer.step()
         self.events.after(self.step_s, self._step)
 

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 from murmurate.core.codecs.codec import Encoder
 from murmurate.core.figures.learning import Learning
 from murmurate.core.staleness import Summary
+from murmurate.core.values.recipe import Recipe
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
+from murmurate.study.virtual.costs import Costs
 from murmurate.workloads import Evaluation, Workload
 
 SECONDS_MAX = 1e9
@@ -23,8 +25,8 @@ BYTES_MAX = 1e15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualTraining:
-    """One training. Seconds are virtual: a step of a peer takes 1 / speed of them, whatever it
-    takes this machine."""
+    """One training. Seconds are virtual: a step of a peer takes what it is said to cost, divided by
+    its speed, whatever it takes this machine."""
 
     workload: Workload
     nodes: int
@@ -34,7 +36,10 @@ class VirtualTraining:
     """Mode hub: what the rule is told."""
     seed: int = 0
     speeds: Mapping[str, float] = field(default_factory=dict)
-    """Steps in a second, by name; 1 for the others. In mode ist: of the subnet a member has."""
+    """How fast, by name; 1 for the others: as nothing else is said, steps in a second. In mode ist:
+    with the subnet a member has."""
+    costs: Costs = field(default_factory=Costs)
+    """Of a step and of folding, at speed 1."""
     widths: Mapping[str, float] = field(default_factory=dict)
     """Mode ist: how large a subnet, relative to the others'; 1 for the others."""
     memory_bytes: int | None = None
@@ -57,6 +62,11 @@ class VirtualTraining:
     split: str = "none"
     data: str = "same"
     """Mode gossip: what is said of the peers' data."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How rate and batch size change on the way; the optimizer is the workload's."""
+    samples: int | None = None
+    seconds: float | None = None
+    """The budget, as far as the recipe goes by it; whoever carries out the events ends the run."""
     validates: bool = False
     """The workload holds a part of its training data out, which is evaluated on at the end too."""
     encoders: Mapping[str, Callable[[int], Encoder]] = field(default_factory=dict)
@@ -100,6 +110,20 @@ class VirtualTraining:
 
     def speed(self, name: str) -> float:
         return self.speeds.get(name, 1.0)
+
+    def part(self, samples: int, time_s: float) -> float:
+        """Of the budget that is spent."""
+        by_samples = samples / self.samples if self.samples else 0.0
+        by_time = time_s / self.seconds if self.seconds else 0.0
+        return min(1.0, max(by_samples, by_time))
+
+    def step_s(self, name: str) -> float:
+        """What a step of this node takes."""
+        return self.costs.of_step(self.workload.batch_size) / self.speed(name)
+
+    def fold_s(self, name: str) -> float:
+        """What this node takes for a message that it folds in."""
+        return self.costs.fold_s / self.speed(name)
 
     def network(self) -> Steady:
         return Steady(self.delay_s, self.delays_s)

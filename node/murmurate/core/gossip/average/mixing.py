@@ -320,6 +320,14 @@ class MixingPeer:
         """Whether those who send to me were seen with nearly my model, unmoved since then."""
         return self.partners.even()
 
+    def without_mine(self) -> list[str]:
+        """Nobody: what is mixed cannot be told apart."""
+        return []
+
+    def never_came(self) -> dict[str, int]:
+        """Nothing: what is mixed cannot be told apart."""
+        return {}
+
     def is_level(self, updates_max: int) -> bool:
         """Whoever is synced has mixed weights, which lack no single update."""
         return True

@@ -1,0 +1,1 @@
+"""Solvers against each other: the same workloads, settings and rng seeds, one table."""
