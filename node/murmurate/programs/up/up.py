@@ -71,6 +71,8 @@ class UpRun:
         self.budget = plan.config.train.samples
         self.generator: Child | None = None
         self.alone_at: float | None = None
+        self.said: set[str] = set()
+        """Lines of any of them."""
 
     @property
     def peers(self) -> list[Child]:
@@ -146,6 +148,9 @@ class UpRun:
 
     def _complaint(self, child: Child, line: str) -> None:
         child.errors.append(line)
+        if line.startswith("murmurate: ") and line in self.said:
+            return  # all were told the same, and all say the same of it
+        self.said.add(line)
         if len(child.errors) <= LINES_MAX:
             self.view.say(f"{child.name}: {line}")
         elif len(child.errors) == LINES_MAX + 1:
@@ -211,6 +216,9 @@ class UpRun:
     def _gather(self, alive: Sequence[Child], now: float) -> None:
         """All load at once; the first one founds, the others join it, all hear from all, then they
         go together."""
+        if any(child.code == 2 for child in self.children):  # what it was told is wrong: for all
+            self.stop()
+            return
         if any(child.state == STARTING for child in alive):
             return
         if self.founder is None or (self.founder.code is not None and not self.founder.address):
