@@ -262,7 +262,7 @@ SHARES = (
     Figure(
         "subnet_share_ratio", FigureKind.GAUGE, "member",
         coordinator=Shown(
-            "The part of all units that a member has: the first by name, of the rest the largest.",
+            "The part of the parameters a member has: the first by name, of the rest the largest.",
             lambda c: dict(c.shares),
         ),
     ),
