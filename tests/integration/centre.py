@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from murmurate.core.partition import analyse, weights_of
+from murmurate.core.partition.whole import whole_structure
+from murmurate.core.values.hub_settings import HubSettings
 from murmurate.edge.net.credentials import PLAINTEXT
 from murmurate_coordinator.service import CoordinatorService
 from murmurate_coordinator.sessions import Sessions
@@ -41,17 +43,26 @@ class Coordinator:
     """`with Coordinator("async") as it:` serves until the end of the block."""
 
     def __init__(
-        self, rule: str, *, founders: int = 1, steps: int = 5, whole: nn.Module | None = None
+        self,
+        rule: str,
+        *,
+        founders: int = 1,
+        steps: int = 5,
+        whole: nn.Module | None = None,
+        hub: HubSettings | None = None,
     ) -> None:
+        """`hub`: a hub with these settings, not a coordinator of subnets."""
         whole = whole if whole is not None else model()
         shape = whole[0].weight.shape[1]  # type: ignore[index]
         self.solver = new_solver(
             rule,
-            analyse(whole, (torch.zeros(2, int(shape)),)),
+            whole_structure(whole) if hub else analyse(whole, (torch.zeros(2, int(shape)),)),
             weights_of(whole),
             np.random.default_rng(0),
             steps=steps,
             founders=founders,
+            mode="hub" if hub else "ist",
+            settings=hub,
         )
         self.address = "127.0.0.1:0"
         self._loop: asyncio.AbstractEventLoop

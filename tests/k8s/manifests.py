@@ -20,7 +20,8 @@ SWARMS = tuple(
     each for each in KUSTOMIZATIONS if each.split("/")[-1] not in ("monitoring", "operator")
 )
 """Those with peers in them; the other two are applied beside one."""
-IST = tuple(each for each in SWARMS if each.endswith("ist"))
+IST = tuple(each for each in SWARMS if each.endswith(("ist", "/hub")))
+"""Those with a coordinator."""
 GOSSIP = tuple(each for each in SWARMS if each not in IST)
 
 Object = dict[str, Any]

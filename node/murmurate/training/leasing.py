@@ -203,13 +203,15 @@ class Leasing:
 
     def nothing_to_train(self) -> bool:
         """Whether what is trained now could not be used: the coordinator is there, and has or will
-        have something else."""
+        have something else; or only it can change the weights, and it is not there."""
         with self.news:
             lease = self.lease
             if lease is None:
                 return True
             idle = self.connected and (not lease.valid or lease.done or self._pipeline.full)
             self._mind(idle and not lease.valid)
+            if self.half.central and not self.connected:
+                return lease.steps > lease.taken  # without the hub its weights stay as they are
             return idle
 
     def _mind(self, without: bool) -> None:
