@@ -9,7 +9,7 @@ since.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,6 @@ from murmurate_coordinator.solvers.protocol import Json, Solver, SolverState
 from murmurate_coordinator.solvers.table import new_solver
 
 PREFIX = "murmurate."
-LIFE = 10**9
-"""Leases of each life of a coordinator begin at another multiple of this: what was given after the
-last checkpoint must not be taken for what is given after a restart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +48,10 @@ def restore(
     founders: int,
     mode: str = "ist",
     settings: HubSettings | None = None,
+    replay: Callable[[Solver], object] | None = None,
 ) -> Solver:
-    """The same solver, in its next life. KeyError, ValueError, TypeError: it is none."""
+    """The same solver, in its next life. KeyError, ValueError, TypeError: it is none. `replay`
+    makes the calls that came after it was saved."""
     about, tensors = saved.about, saved.tensors
     weights = {name: tensors[name] for name in structure.tensors}
     for name, tensor in structure.tensors.items():
@@ -67,8 +66,11 @@ def restore(
         settings=settings,
         steps=steps,
         founders=founders,
-        first_lease=(int(about["next"]) // LIFE + 1) * LIFE + 1,
+        first_lease=int(about["next"]),
     )
     own = {n.removeprefix(PREFIX): value for n, value in tensors.items() if n.startswith(PREFIX)}
     solver.restore(SolverState(own, about))
+    if replay is not None:
+        replay(solver)
+    solver.begin_life()
     return solver

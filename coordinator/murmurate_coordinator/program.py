@@ -17,10 +17,10 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,14 +38,16 @@ from murmurate.programs.roles.launcher import Launcher
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 from murmurate_coordinator import figures
-from murmurate_coordinator.checkpoint import LIFE, SavedSolver, restore, save
+from murmurate_coordinator.checkpoint import SavedSolver, restore, save
 from murmurate_coordinator.checkpointer import MODEL, CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
+from murmurate_coordinator.journal import BYTES_MAX, Journal, JournaledSolver
 from murmurate_coordinator.own_member import OwnMember
 from murmurate_coordinator.pages import ServedModel, coordinator_pages
 from murmurate_coordinator.service import CoordinatorService
 from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.protocol import LIFE, Solver
 from murmurate_coordinator.solvers.table import new_solver
 from murmurate_coordinator.whole_model import WholeModel
 
@@ -93,6 +95,8 @@ class CoordinatorProgram:
         self.instance = secrets.token_hex(8)
         self.credentials = own_credentials()
         self.keeper: CoordinatorKeeper | None = None
+        self.journal: Journal | None = None
+        """Mode hub, with a folder: what came since the last checkpoint."""
         self.own: OwnMember | None = None
         self.samples = config.train.samples
         self.before_s = 0.0
@@ -113,6 +117,8 @@ class CoordinatorProgram:
             self._begin()
             await self._serve()
         finally:
+            if self.journal is not None:
+                self.journal.close()
             if self.keeper is not None:
                 self.keeper.close()
 
@@ -141,6 +147,8 @@ class CoordinatorProgram:
                 tied=self.whole.tied,
             )
             saved = self.keeper.restored
+            if train.mode == "hub":
+                self.journal = Journal(Path(kept.dir), self.whole.structure)
             if (ended := self.keeper.ended) is not None:
                 raise CheckpointError(
                     f"{kept.dir}: this run was ended by murmurate stop; its model is"
@@ -158,10 +166,14 @@ class CoordinatorProgram:
                 first_lease=first,
                 **settings,
             )
+            solver = self._journaled(solver)
             self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
             return
         try:
-            solver = restore(saved, self.whole.structure, rng, **settings)
+            solver = restore(
+                saved, self.whole.structure, rng, replay=self._replay(saved), **settings
+            )
+            solver = self._journaled(solver)
             self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
             self.before_s = float(saved.about["trained_s"])
             self.centre.members.remember(saved.about["tallies"])
@@ -172,6 +184,16 @@ class CoordinatorProgram:
             f"goes on from {kept.dir}: plan {solver.plan}, {solver.totals.pushes:,} pushes,"
             f" {len(solver.leases)} leases"
         )
+
+    def _replay(self, saved: SavedSolver) -> Callable[[Solver], object] | None:
+        journal = self.journal
+        if journal is None:
+            return None
+        return lambda solver: journal.replay(solver, int(saved.about["journal"]))
+
+    def _journaled(self, solver: Solver) -> Solver:
+        journal = self.journal
+        return solver if journal is None else cast(Solver, JournaledSolver(solver, journal))
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -250,6 +272,8 @@ class CoordinatorProgram:
         if keeper is None or self._writing is not None:
             return
         if solver.plan_wants_checkpoint and solver.plan != self._kept_plan:
+            keeper.soon()
+        if self.journal is not None and self.journal.nbytes > BYTES_MAX:
             keeper.soon()
         if keeper.due(now):
             self._kept_plan = solver.plan
@@ -394,6 +418,8 @@ class CoordinatorProgram:
 
     def _saved(self) -> tuple[SavedSolver, dict[str, torch.Tensor]]:
         saved = save(self.centre.solver)
+        if self.journal is not None:
+            saved.about["journal"] = self.journal.next_file()
         saved.about["trained_s"] = self.trained_s(time.monotonic())
         saved.about["tallies"] = self.centre.members.memory()
         saved.about["revoked"] = self.centre.late

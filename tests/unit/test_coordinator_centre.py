@@ -22,12 +22,12 @@ from murmurate.edge.net.subnet_values import (
     structure_digest,
 )
 from murmurate.errors import MurmurateError, PeerExists, RemoteProtocolError, SchemaMismatch
-from murmurate_coordinator.checkpoint import LIFE, restore, save
+from murmurate_coordinator.checkpoint import restore, save
 from murmurate_coordinator.members import FROZEN_S, GRACE_S, RESTART_S
 from murmurate_coordinator.names import RULES
 from murmurate_coordinator.session_words import NoRoom
 from murmurate_coordinator.sessions import Sessions
-from murmurate_coordinator.solvers.protocol import Solver
+from murmurate_coordinator.solvers.protocol import LIFE, Solver
 from murmurate_coordinator.solvers.table import new_solver
 
 J = 3

@@ -30,7 +30,7 @@ from murmurate.core.values.member_half import (
     Up,
     can_pipeline,
 )
-from murmurate_coordinator.checkpoint import LIFE, SavedSolver, restore, save
+from murmurate_coordinator.checkpoint import SavedSolver, restore, save
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
@@ -40,7 +40,7 @@ from murmurate_coordinator.solvers.effects import (
     Refused,
     Waits,
 )
-from murmurate_coordinator.solvers.protocol import Solver
+from murmurate_coordinator.solvers.protocol import LIFE, Solver
 from murmurate_coordinator.solvers.table import HUB_SOLVERS, SOLVERS, new_solver
 
 J = 3

@@ -35,6 +35,7 @@ from murmurate_coordinator.solvers.effects import (
 )
 from murmurate_coordinator.solvers.protocol import (
     FREE,
+    LIFE,
     Capacity,
     Json,
     Lease,
@@ -347,6 +348,10 @@ class LeasedSolver(ABC):
         about: Json = {}
         self._save(tensors, about)
         return SolverState(tensors, about)
+
+    def begin_life(self) -> None:
+        """After a restart: leases from now on have numbers that no earlier life gave."""
+        self._next = (self._next // LIFE + 1) * LIFE + 1
 
     def restore(self, state: SolverState) -> None:
         self._load(state.tensors, state.about)

@@ -24,6 +24,9 @@ from murmurate.errors import ConfigError
 from murmurate_coordinator.solvers.effects import Effect, MemberPush, Reason, Refused
 
 Json = dict[str, Any]
+LIFE = 10**9
+"""Leases of each life of a coordinator begin at another multiple of this: what was given after the
+last checkpoint must not be taken for what is given after a restart."""
 FREE = ""
 """The owner of a share that nobody has."""
 
@@ -196,6 +199,9 @@ class Solver(Protocol):
 
     def state(self) -> SolverState:
         """All it must not forget."""
+
+    def begin_life(self) -> None:
+        """After a restart: leases from now on have numbers that no earlier life gave."""
 
     def restore(self, state: SolverState) -> None:
         """The same in its next life: called on a new solver that has the weights. KeyError,

@@ -132,7 +132,7 @@ keeps what it gave."""
 
 def can_pipeline(rule: str) -> bool:
     """Whether a hub's rule can be pipelined: most to which gradients go up can be either, and some
-    are nothing else."""
+    of the others are nothing else."""
     half = HUB_RULES[rule]
     return half.pipelined or (half.central and rule not in WAITING)
 
