@@ -39,6 +39,7 @@ UP_KEYS = {
             "every",
             "peers_data",
             "rule",
+            "strength",
             "mode",
             "group",
             "topology",

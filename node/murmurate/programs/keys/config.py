@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
-from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
+from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights, strength_problem
 from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
@@ -98,6 +98,7 @@ class TrainConfig:
     every: int | None = None
     peers_data: str | None = None
     rule: str = "shared"
+    strength: float | None = None
     mode: str = "gossip"
     group: int | None = None
     topology: str = "full"
@@ -218,6 +219,7 @@ MODE_HELP = (
     " allreduce: all in step; hogwild: one memory"
 )
 GROUP_HELP = f"rule hierarchical: members in a group (default {GROUP_SIZE})"
+STRENGTH_HELP = "the power of rule scaled, λ of compensated, the largest staleness for bound"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
 WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
@@ -262,6 +264,7 @@ KEYS = (
     ),
     Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
     Key("train", "rule", TEXT, one_of(ALL_RULES), RULE_HELP),
+    Key("train", "strength", NUMBER, number(0), STRENGTH_HELP),
     Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
     Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
@@ -360,6 +363,9 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
     if what := data_problem(rule, values.get("train.peers_data", DATA[0])):
         wrong("train.peers_data", what)
+    gossips = values.get("train.mode", "gossip") == "gossip"
+    if gossips and (what := strength_problem(rule, values.get("train.strength"))):
+        wrong("train.strength", what)
     if "train.generator" in values and values.get("node.role") == "generator":
         wrong("train.generator", "none: a generator makes its batches itself")
     if "train.generator" in values and mixes_weights(rule):
@@ -457,6 +463,7 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
             "train.codec",
             "train.topology",
             "train.peers_data",
+            "train.strength",
             "train.schedule",
             "train.warmup",
             "train.batch_warmup",
@@ -482,7 +489,7 @@ def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
         if rule is not None and rule not in rules:
             found["train.rule"] = f"{' or '.join(rules)} with mode {mode}"
         no = f"none with mode {mode}"
-        absent = ("train.every", "train.peers_data", "train.generator", "checkpoint.dir")
+        absent = ("train.every", "train.strength", "train.peers_data", "train.generator", "checkpoint.dir")
         found |= {path: no for path in (*absent, "report.audit") if path in values}
         for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
             if values.get(path, only) != only:

@@ -230,6 +230,7 @@ class _Node:
             model,
             optimizer,
             mode="gossip",
+            strength=train.strength,
             every=train.every,
             data=train.data_of_peers,
             topology=train.topology,

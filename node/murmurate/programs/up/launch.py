@@ -231,6 +231,7 @@ def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
         "--every": train.every,
         "--peers-data": train.peers_data,
         "--rule": train.rule,
+        "--strength": train.strength,
         "--mode": train.mode,
         "--group": train.group,
         "--topology": train.topology,

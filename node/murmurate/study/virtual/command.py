@@ -229,6 +229,7 @@ class _Run:
             workload=self.workload,
             nodes=plan.nodes,
             rule=train.rule,
+            strength=train.strength,
             seed=node.seed,
             speeds=plan.speeds,
             costs=self.costs,

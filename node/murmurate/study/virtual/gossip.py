@@ -20,7 +20,7 @@ from torch import nn
 from murmurate.core.driver import Driver, Life, NoDisk, Ports
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.protocol import GossipPeer
-from murmurate.core.gossip.ways import WAYS, data_problem
+from murmurate.core.gossip.ways import WAYS, data_problem, strength_problem
 from murmurate.core.layout import Layout
 from murmurate.core.message import Decided, Generation
 from murmurate.core.publishing.likeness import Likeness
@@ -60,6 +60,8 @@ class GossipWorld:
             raise ConfigError(f"rule {task.rule!r}: expected one of {', '.join(WAYS)}")
         if what := data_problem(task.rule, task.data):
             raise ConfigError(f"peers_data {task.data!r}: {what}")
+        if what := strength_problem(task.rule, task.strength):
+            raise ConfigError(f"strength {task.strength}: {what}")
         if task.encoders and not WAYS[task.rule].sends_updates:
             raise ConfigError(f"codec: rule {task.rule!r} exchanges weights as they are")
         self.task = task
@@ -178,7 +180,12 @@ class GossipWorld:
             # All peers are in this process: what one keeps of another's is the same memory.
             store_bytes_max=BUFFER_BYTES // 2,
             prune_applied=True,
+            strength=self._strength(),
         )
+
+    def _strength(self) -> float:
+        usual = WAYS[self.task.rule].strength or 0.0
+        return usual if self.task.strength is None else self.task.strength
 
     @property
     def now(self) -> float:

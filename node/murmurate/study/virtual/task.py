@@ -31,6 +31,8 @@ class VirtualTraining:
     workload: Workload
     nodes: int
     rule: str
+    strength: float | None = None
+    """Mode gossip: the one number of a rule that looks at staleness; None: the usual one."""
     seed: int = 0
     speeds: Mapping[str, float] = field(default_factory=dict)
     """How fast, by name; 1 for the others: as nothing else is said, steps in a second. In mode ist:
