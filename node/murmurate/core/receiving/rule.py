@@ -3,8 +3,8 @@
 The other rules decide at the origin (`core.publishing`), and what is applied is a function of the
 message alone. These decide where an update arrives, from how stale it is *there*. So the same
 update changes two replicas by two amounts: **replicas with the same clock are no longer equal**.
-What still holds: no update is decided twice, none is forgotten, staleness is exact, and a newcomer has
-the weights of whoever it took its snapshot from.
+What still holds: no update is decided twice, none is forgotten, staleness is exact, and a newcomer
+has the weights of whoever it took its snapshot from.
 
 A rule is a pure object, one for each life of a peer. Own updates are always applied as they are.
 A sum of several updates has one payload: it is treated as a whole.
