@@ -32,6 +32,7 @@ from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
 from murmurate.programs.roles.progress_lines import ProgressLines, alive
 from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.slowed import SlowedSteps
 from murmurate.programs.roles.spending import UNHEARD_S, Spending, fresh
 from murmurate.programs.roles.threads import ThreadShare
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
@@ -276,7 +277,8 @@ class _Node:
         batches: Iterator[tuple[torch.Tensor, ...]],
     ) -> None:
         """An ordinary loop; the value of a loss is looked at only now and then."""
-        stop, size, slow_s = self.stop, workload.batch_size, self.config.train.slow_s
+        stop, size, train = self.stop, workload.batch_size, self.config.train
+        slowed = SlowedSteps(train.slow_s, self.config.node.seed, swarm.name, self._sleep)
         began = time.monotonic()
         look_at = began
         tell_at = _grid(began)
@@ -298,8 +300,7 @@ class _Node:
             optimizer.step()
             swarm.log(samples=size)
             self.loss.add(loss)
-            if slow_s:
-                self._sleep(slow_s)
+            slowed.stepped()
             now = time.monotonic()
             if now < look_at:
                 continue
@@ -326,6 +327,8 @@ class _Node:
         parts = [0.0]
         if self.samples:
             parts.append(swarm.samples / self.samples)
+        if train.own_samples:
+            parts.append(swarm.samples_of[swarm.name] / train.own_samples)
         if train.seconds:
             parts.append(trained_s / train.seconds)
         part = min(1.0, max(parts))
@@ -388,11 +391,13 @@ class _Node:
         self.stop.reason = self.stop.reason or "generator"
 
     def _end_when_over(self, swarm: Session, trained_s: float) -> None:
-        seconds = self.config.train.seconds
+        seconds, own = self.config.train.seconds, self.config.train.own_samples
         if self.stop.reason:
             pass  # a signal came first
         elif self.samples is not None and self._spent(swarm, self.samples):
             self.stop.reason = "samples"
+        elif own is not None and swarm.samples_of[swarm.name] >= own:
+            self.stop.reason = "own samples"
         elif seconds is not None and trained_s >= seconds:
             self.stop.reason = "seconds"
         elif self.launcher is not None and self.launcher.gone:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, mixes_weights
 from murmurate.core.theory import folding_rates, gossip_expected_unequal
+from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config
-from murmurate.programs.up.launch import Kill, parse_codecs, parse_kill, parse_widths
+from murmurate.programs.up.launch import Kill, parse_codecs, parse_kill, parse_slow, parse_widths
 from murmurate.study.virtual.costs import SaidCosts, parse_costs
 from murmurate.study.virtual.evaluating import EvaluationPlan
 from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
@@ -49,6 +50,7 @@ class VirtualPlan:
     config: Config
     speeds: Mapping[str, float] = field(default_factory=dict)
     costs: SaidCosts = field(default_factory=SaidCosts)
+    slow_s: Mapping[str, Slowness] = field(default_factory=dict)
     widths: Mapping[str, float] = field(default_factory=dict)
     delay_s: float = 0.0
     delays_s: Mapping[str, float] = field(default_factory=dict)
@@ -68,6 +70,7 @@ def plan(
     speed: Sequence[str] = (),
     step: str | None = None,
     fold: str | None = None,
+    slow: Sequence[str] = (),
     delay: Sequence[str] = (),
     link: Sequence[str] = (),
     join: Sequence[str] = (),
@@ -86,6 +89,7 @@ def plan(
     ]
     names = [f"node-{number}" for number in range(nodes)]
     speeds: dict[str, float] = {}
+    slow_s: dict[str, Slowness] = {}
     delays: dict[str, float] = {}
     links: dict[str, float] = {}
     moments: dict[str, dict[str, float]] = {"--join": {}, "--leave": {}}
@@ -134,6 +138,13 @@ def plan(
                 link_bytes_s = value
             else:
                 speeds |= {each: value for each in names if each not in speeds}
+    if slow and config.train.mode != "gossip":
+        problems.append("--slow: only with --mode gossip; --speed NAME=STEPS is for every mode")
+    for text in slow:
+        try:
+            slow_s |= parse_slow(text, names)
+        except ConfigError as error:
+            problems.append(str(error))
     for text in kill:
         try:
             kills.append(parse_kill(text, names))
@@ -155,6 +166,7 @@ def plan(
         config=config,
         speeds=speeds,
         costs=costs,
+        slow_s=slow_s,
         widths=shares,
         delay_s=delay_s,
         delays_s=delays,
@@ -169,7 +181,6 @@ def plan(
 
 
 _REFUSED = {
-    "--slow": "say how many steps a second it makes: --speed NAME=STEPS",
     "--generator": "peers draw their own batches",
     "--trajectory": "nothing is kept on the way",
     "--checkpoint": "the same command gives the same run",
@@ -217,7 +228,10 @@ class _Run:
         )
         self.seconds = train.seconds
         self.samples = train.samples
-        if self.seconds is None and self.samples is None:
+        if train.own_samples is not None:  # each ends by itself, after its last whole batch
+            size = self.workload.batch_size
+            self.samples = plan.nodes * -(-train.own_samples // size) * size
+        elif self.seconds is None and self.samples is None:
             self.samples = self.workload.samples
         import torch
 
@@ -232,6 +246,8 @@ class _Run:
             strength=train.strength,
             seed=node.seed,
             speeds=plan.speeds,
+            slow_s=plan.slow_s,
+            own_samples=train.own_samples,
             costs=self.costs,
             widths=plan.widths,
             memory_bytes=plan.config.ist.memory or None,
@@ -404,6 +420,7 @@ class _Run:
                 "virtual": True,
                 "speeds": dict(self.plan.speeds),
                 "costs": asdict(self.costs),
+                "slow_s": {name: str(slow) for name, slow in self.plan.slow_s.items()},
                 "delay_s": self.plan.delay_s,
                 "delays_s": dict(self.plan.delays_s),
                 "link_bytes_s": self.plan.link_bytes_s,
@@ -423,7 +440,9 @@ class _Run:
         plan = self.plan
         train = plan.config.train
         every = plan.every or WAYS[train.rule].every[train.data_of_peers]
-        churn = plan.kills or plan.joins_s or plan.leaves_s
+        churn = plan.kills or plan.joins_s or plan.leaves_s or train.own_samples
+        if plan.slow_s:
+            return None
         narrow = plan.link_bytes_s is not None or plan.links_bytes_s
         if churn or narrow or plan.delays_s or train.topology != "full":
             return None

@@ -115,6 +115,8 @@ class GossipWorld:
             batches_of(task.workload.batches, share, task.recipe.batch_warmup),
             Figures(name),
             step_s=task.step_s(name),
+            slowness=task.slowness(name),
+            chance=random.Random(f"slow/{task.seed}/{name}"),
             rates=RateSchedule(optimizer, task.recipe),
         )
         node.fold_s = task.fold_s(name)
@@ -203,8 +205,10 @@ class GossipWorld:
             node.figures.more["folding_s"] = node.figures.more.get("folding_s", 0.0) + folding_s
         if self.training:
             # A newcomer whose weights are on their way looks again, a step's time later.
-            act = self._finish if node.peer.synced else self._begin
-            self.events.after(folding_s + node.step_s, act, node)
+            act, after_s = self._begin, node.step_s
+            if node.peer.synced:
+                act, after_s = self._finish, node.next_step_s()
+            self.events.after(folding_s + after_s, act, node)
             node.figures.wait_s += 0.0 if node.peer.synced else node.step_s
 
     def fold(self, node: VirtualNode) -> int:
@@ -218,7 +222,14 @@ class GossipWorld:
             return
         self._step(node)
         node.publisher.publish_if_due()
+        own = self.task.own_samples
+        if own is not None and node.figures.samples >= own and self._others_train(node):
+            self._leave(node)
         self._begin(node)
+
+    def _others_train(self, node: VirtualNode) -> bool:
+        others = (each for each in self.nodes.values() if each is not node)
+        return any(other.figures.state == "training" for other in others)
 
     def _step(self, node: VirtualNode) -> None:
         size = self._follow_recipe(node)
