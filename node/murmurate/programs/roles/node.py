@@ -99,6 +99,7 @@ class _Node:
         self.threads: ThreadShare
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
+        self.cc_ratio = math.nan
         self.rates: RateSchedule | None = None
         self.growing: GrowingBatches | None = None
 
@@ -127,6 +128,7 @@ class _Node:
 
         from murmurate import workloads
         from murmurate.training.recipes import RateSchedule
+        from murmurate.workloads.flops import cc_ratio, flops_per_sample
         from murmurate.workloads.growing import GrowingBatches, batches_of
         from murmurate.workloads.warmup import warm_up
 
@@ -166,10 +168,9 @@ class _Node:
             else:
                 batches = itertools.chain([first], batches)
             warm_up(workload, model, first)
-        if self.config.metrics.listen is not None and first is not None:
-            from murmurate.workloads.flops import flops_per_sample
-
+        if first is not None:
             flops = flops_per_sample(workload, model, first)
+            self.cc_ratio = cc_ratio(flops, sum(p.numel() for p in model.parameters()))
         self.emit("ready", samples=workload.samples)
 
         peers: tuple[str, ...] = node.peers
@@ -478,6 +479,7 @@ class _Node:
         progress = swarm.progress()
         row = report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
         row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
+        row["cc_ratio"] = report.number(self.cc_ratio)
         row["delay_updates"], row["overtaken_updates"] = swarm.delays
         row["warnings"] = report.warnings_json(swarm.warnings)  # also those that are over
         return row

@@ -389,6 +389,19 @@ class _Run:
             for one in figures
         ]
 
+    def _cc_ratio(self) -> float | None:
+        """Of the workload's model; None: it cannot be counted here."""
+        from murmurate.workloads import DataShare, parse_split
+        from murmurate.workloads.flops import cc_ratio, flops_per_sample
+
+        seed, size = self.plan.config.node.seed, self.workload.batch_size
+        model = self.workload.model()
+        batch = next(self.workload.batches(DataShare(0, 1, parse_split("none"), seed, size)), None)
+        if batch is None:
+            return None
+        flops = flops_per_sample(self.workload, model, batch)
+        return report.number(cc_ratio(flops, sum(p.numel() for p in model.parameters())))
+
     def report(self) -> report.Json:
         node, train = self.plan.config.node, self.plan.config.train
         wall_s = self.engine.events.time  # before what is on its way arrives
@@ -427,6 +440,7 @@ class _Run:
                 "links_bytes_s": dict(self.plan.links_bytes_s),
                 "joins_s": dict(self.plan.joins_s),
                 "leaves_s": dict(self.plan.leaves_s),
+                "cc_ratio": self._cc_ratio(),
                 **report.curves(self.curves),
                 "staleness_counts": {
                     one.name: sorted(one.staleness.counts().items()) for one in figures
