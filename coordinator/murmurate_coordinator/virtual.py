@@ -1,4 +1,4 @@
-"""Independent subnet training in virtual time: the real solvers and torch subnets, in one process.
+"""A coordinator in virtual time: the real solvers and torch models, in one process.
 
 A step of a peer takes what `costs` say, divided by its speed, whatever it takes this machine; a
 message takes `delay_s`, and the coordinator folds one push at a time. So rules are compared at
@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -22,12 +22,16 @@ from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.structure import Structure
 from murmurate.core.partition.subnet import cut, load, weights_of
+from murmurate.core.partition.whole import whole_structure
+from murmurate.core.values.hub_settings import HubSettings
+from murmurate.core.values.member_half import Down, MemberHalf
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
 from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
+from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
@@ -54,8 +58,13 @@ class VirtualSetting:
     rule: str
     peers: int
     seconds: float
+    mode: str = "ist"
+    hub: HubSettings | None = None
+    """What a rule of mode hub is told."""
     steps: int = 10
     """J: local steps for one lease."""
+    step_s: Callable[[str], float] | None = None
+    """The time of the next step of a member, for studies of delays; None: as its speed says."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
     costs: Costs = field(default_factory=Costs)
@@ -131,6 +140,10 @@ class _Trainer:
         """Steps until its push; None: as it likes."""
         self.version = 0
         self.new_steps = 0
+        self.put = 0
+        """Pushes under this lease, answered or not."""
+        self.gift: GiveLease | None = None
+        """Newer weights that have come during a step (pipelined)."""
         self.on_its_way = False
         self.next_push = 0.0
         self.leaving = False
@@ -143,6 +156,14 @@ class _Trainer:
         self.seen = 0
         """Pushes of all when it got its values, or pushed last."""
         self.waits_since: float | None = None
+
+
+def both_of(waiting: GiveLease | None, give: GiveLease, half: MemberHalf) -> GiveLease:
+    """What a member takes at the end of its step: the newer; of what is added, both."""
+    if waiting is None or waiting.lease != give.lease or half.down is not Down.ADD:
+        return give
+    sums = {name: waiting.values[name] + value for name, value in give.values.items()}
+    return replace(give, values=sums)
 
 
 class VirtualSubnets:
@@ -161,6 +182,8 @@ class VirtualSubnets:
         self.batch_size = setting.batch_size or workload.batch_size
         torch.manual_seed(setting.seed)
         self.model = model if model is not None else workload.model()
+        if setting.mode == "hub":
+            structure = whole_structure(self.model)
         self.structure = structure or analyse(self.model, example_of(workload, self.model))
         self.events = Events()
         self.network = Steady(setting.delay_s, setting.delays_s)
@@ -169,8 +192,10 @@ class VirtualSubnets:
             self.structure,
             weights_of(self.model),
             np.random.default_rng(setting.seed),
+            mode=setting.mode,
             steps=setting.steps,
             founders=setting.peers,
+            settings=setting.hub,
         )
         self.advisor = Advisor(self.solver)
         self.trainers: dict[str, _Trainer] = {}
@@ -272,7 +297,8 @@ class VirtualSubnets:
                 case PushAccepted():
                     figures, pushes = trainer.figures, self.solver.totals.pushes
                     figures.applied += 1
-                    figures.staleness.add(max(0, pushes - 1 - trainer.seen))
+                    lag = max(0, pushes - 1 - trainer.seen)
+                    figures.staleness.add(lag if effect.staleness is None else effect.staleness)
                     trainer.seen = pushes
                     self._send(effect.peer, self._done, trainer, effect)
                 case Refused():
@@ -299,16 +325,24 @@ class VirtualSubnets:
         if trainer.leaving:
             self._leave(give.peer)
             return
-        # A fresh optimizer with every plan, as the reference code does it.
+        job = trainer.job
+        if self.setting.mode == "hub" and job is not None and give.lease == job.lease:
+            # Taken when the step is over, as a real member does it.
+            trainer.gift = both_of(trainer.gift, give, self.solver.half)
+            return
+        # A fresh optimizer with every plan of subnets, as the reference code does it.
         same = trainer.job is not None and np.array_equal(trainer.job.held, give.held)
         if trainer.subnet is not None and same:
-            trainer.values.down(trainer.subnet, give.values)
+            self._given_again(trainer, trainer.subnet, give)
         else:
             trainer.subnet = cut(self.model, self.structure, give.held)
             load(trainer.subnet, give.values)
             trainer.values.begin(trainer.subnet)
-        trainer.optimizer = self.workload.optimizer(trainer.subnet)
+            trainer.optimizer = self.workload.optimizer(trainer.subnet)
+            if self.solver.half.momentum:
+                MemberMomentum(trainer.optimizer, self.solver.half.momentum)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
+        trainer.put, trainer.gift = give.version, None
         trainer.left = give.steps
         trainer.on_its_way = False
         trainer.seen = self.solver.totals.pushes
@@ -316,7 +350,30 @@ class VirtualSubnets:
             trainer.figures.wait_s += self.events.time - trainer.waits_since
             trainer.waits_since = None
         trainer.life += 1
-        self.events.after(trainer.step_s, self._step, trainer, trainer.life)
+        self.events.after(self._step_s(trainer), self._step, trainer, trainer.life)
+
+    def _given_again(self, trainer: _Trainer, model: nn.Module, give: GiveLease) -> None:
+        if self.setting.mode == "hub":  # another lease: these are the weights, not an addition
+            trainer.values.replace(model, give.values)
+        else:
+            trainer.values.down(model, give.values)
+            trainer.optimizer = self.workload.optimizer(model)
+
+    def _step_s(self, trainer: _Trainer) -> float:
+        step_s = self.setting.step_s
+        return step_s(trainer.name) if step_s is not None else trainer.step_s
+
+    def _newer(self, trainer: _Trainer) -> None:
+        """Between two steps: weights that have come meanwhile, under the same lease."""
+        gift, job, model = trainer.gift, trainer.job, trainer.subnet
+        if gift is not None and job is not None and model is not None:
+            trainer.gift = None
+            if gift.lease == job.lease:
+                if trainer.new_steps and self.solver.half.central:
+                    self._push(trainer)  # a gradient is of one version
+                    trainer.left = job.steps
+                trainer.values.down(model, gift.values)
+                trainer.job = gift
 
     def _step(self, trainer: _Trainer, life: int) -> None:
         if life != trainer.life or trainer.subnet is None or trainer.optimizer is None:
@@ -324,7 +381,8 @@ class VirtualSubnets:
         trainer.optimizer.zero_grad()
         loss = self.workload.loss(trainer.subnet, next(trainer.batches))
         loss.backward()  # type: ignore[no-untyped-call]
-        trainer.optimizer.step()
+        if not self.solver.half.central:
+            trainer.optimizer.step()
         trainer.loss.add(loss)
         trainer.figures.samples += self.batch_size
         trainer.steps += 1
@@ -335,14 +393,16 @@ class VirtualSubnets:
         else:
             trainer.left -= 1
             due = trainer.left <= 0
-        if due and not trainer.on_its_way:
+        half = self.solver.half
+        if due and (half.pipelined or not trainer.on_its_way):
             self._push(trainer)
-            if self.solver.half.waits:
+            if half.waits:
                 trainer.waits_since = self.events.time
                 return
             if trainer.job is not None:
                 trainer.left = trainer.job.steps
-        self.events.after(trainer.step_s, self._step, trainer, life)
+        self._newer(trainer)
+        self.events.after(self._step_s(trainer), self._step, trainer, life)
 
     def _push(self, trainer: _Trainer) -> None:
         assert trainer.job is not None
@@ -352,12 +412,13 @@ class VirtualSubnets:
             trainer.name,
             trainer.job.plan,
             trainer.job.lease,
-            trainer.version + 1,
+            trainer.put + 1 if self.solver.half.pipelined else trainer.version + 1,
             trainer.new_steps,
             trainer.new_steps * self.batch_size,
             values,
         )
         trainer.new_steps = 0
+        trainer.put += 1
         trainer.on_its_way = True
         trainer.next_push = self.events.time + self.setting.push_s
         trainer.figures.published += 1

@@ -1,4 +1,4 @@
-"""`murmurate up --virtual --mode ist`: subnets in virtual time as a
+"""`murmurate up --virtual --mode ist` or `hub`: a coordinator in virtual time as a
 `murmurate.study.virtual.task.Engine`.
 
 It is found by entry point (group `murmurate.virtual`).
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from murmurate.core.values.hub_settings import HubSettings
+from murmurate.core.values.member_half import RULES_OF
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
 from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
@@ -17,7 +19,7 @@ STEPS = 10
 """Of a lease, if nothing was said."""
 
 
-class SubnetWorld:
+class CentredWorld:
     """All members and the coordinator of one run."""
 
     def __init__(self, task: VirtualTraining) -> None:
@@ -25,7 +27,9 @@ class SubnetWorld:
             rule=task.rule,
             peers=task.nodes,
             seconds=1.0,  # whoever carries out the events decides that
-            steps=task.every or STEPS,
+            mode=task.mode,
+            hub=HubSettings(**{"lr": task.workload.lr, **task.hub}),
+            steps=task.every or (1 if RULES_OF[task.mode][task.rule].central else STEPS),
             speeds=task.speeds,
             costs=task.costs,
             widths=task.widths,
@@ -107,5 +111,6 @@ class SubnetWorld:
             "pushes": solver.totals.pushes,
             "leases": len(solver.leases),
             "coverage": {name: round(part, 6) for name, part in solver.coverage().items()},
+            **solver.more(),
             "advice": [advice.sentence for advice in world.advisor.advice(self.events.time)],
         }

@@ -478,7 +478,7 @@ def test_two_peers_with_one_name_and_more_peers_than_units() -> None:
 
 
 def test_a_rule_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="rule 'fast': expected one of sync"):
+    with pytest.raises(ConfigError, match="rule 'fast': mode ist has sync"):
         new_solver("fast", STRUCTURE, START, np.random.default_rng(0))
     with pytest.raises(ConfigError, match="steps 0"):
         new_solver("sync", STRUCTURE, START, np.random.default_rng(0), steps=0)

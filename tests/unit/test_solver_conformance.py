@@ -49,7 +49,7 @@ CASES = (
     *(
         f"hub {rule} {protocol}"
         for rule in HUB_SOLVERS
-        for protocol in PROTOCOLS[: 1 + can_pipeline(HUB_RULES[rule])]
+        for protocol in PROTOCOLS[: 1 + can_pipeline(rule)]
     ),
 )
 every_solver = pytest.mark.parametrize("rule", CASES)
@@ -85,7 +85,8 @@ class Members:
             if isinstance(effect, GiveLease):
                 name = effect.peer
                 own = {n: value.clone() for n, value in effect.values.items()}
-                if half.down is Down.ADD and name in self.values:
+                before = self.given.get(name)
+                if half.down is Down.ADD and before and before.lease == effect.lease:
                     own = {n: self.values[name][n] + value for n, value in own.items()}
                 self.given[name], self.values[name] = effect, own
                 self.version[name] = effect.version

@@ -464,3 +464,13 @@ def test_of_a_killed_node_counts_what_any_other_has_heard(tmp_path: Path) -> Non
         up.kill_all()
         for child in up.children:
             child.process.communicate()
+
+
+def test_groups_that_do_not_divide_the_nodes_are_one_line() -> None:
+    in_step = load(None, {}, {"train.mode": "allreduce", "train.rule": "hierarchical"})
+    assert plan(8, in_step).config.train.rule == "hierarchical"
+    with pytest.raises(ConfigError) as caught:
+        plan(10, in_step)
+    assert str(caught.value) == (
+        "--group 4: 10 nodes cannot be put into groups of 4; 1, 2, 5, 10 can"
+    )

@@ -11,9 +11,19 @@ from murmurate.core.partition.structure import Structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.errors import ConfigError
 from murmurate_coordinator.solvers.hub.async_ import AsyncHub
+from murmurate_coordinator.solvers.hub.async_msgd import AsyncMomentum
+from murmurate_coordinator.solvers.hub.dc import DelayCompensated
+from murmurate_coordinator.solvers.hub.downpour import Downpour
+from murmurate_coordinator.solvers.hub.ea_msgd import EaMsgd
+from murmurate_coordinator.solvers.hub.ea_wild import EaWild
+from murmurate_coordinator.solvers.hub.easgd import Easgd
 from murmurate_coordinator.solvers.hub.fedavg import FedAvg, HubFedAvg
+from murmurate_coordinator.solvers.hub.fedavg_async import AsyncFedAvg
+from murmurate_coordinator.solvers.hub.fedbuff import FedBuff
 from murmurate_coordinator.solvers.hub.hub import HubSolver
 from murmurate_coordinator.solvers.hub.k_of_n import KOfN
+from murmurate_coordinator.solvers.hub.scaled import ScaledHub
+from murmurate_coordinator.solvers.hub.ssp import StaleSynchronous
 from murmurate_coordinator.solvers.hub.sync import SyncHub
 from murmurate_coordinator.solvers.leases import LeasedSolver
 from murmurate_coordinator.solvers.protocol import Solver
@@ -36,7 +46,23 @@ SOLVERS: Mapping[str, type[LeasedSolver]] = {
 """Of mode ist."""
 
 HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
-    solver.rule: solver for solver in (AsyncHub, SyncHub, KOfN, HubFedAvg)
+    solver.rule: solver
+    for solver in (
+        AsyncHub,
+        SyncHub,
+        KOfN,
+        StaleSynchronous,
+        ScaledHub,
+        DelayCompensated,
+        AsyncMomentum,
+        HubFedAvg,
+        AsyncFedAvg,
+        FedBuff,
+        Downpour,
+        Easgd,
+        EaWild,
+        EaMsgd,
+    )
 }
 """Of mode hub."""
 

@@ -42,6 +42,7 @@ from murmurate.training.gain import without_bound
 from murmurate.training.gains import OptimizerGains
 from murmurate.training.loop_parts import check_free
 from murmurate.training.loop_watch import LoopWatch
+from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.statistics import ModelStatistics, first_weights
@@ -164,7 +165,7 @@ def start(
             f"optimizer {type(each).__name__}: its steps have no bound, and on weights that"
             " others change, too, they diverge: use another, such as Adam or SGD"
         )
-    layout, parameters = Layout.of(model, statistics=True)
+    layout, parameters = layout_of(model, optimizers, options.data)
     check_free(parameters)
     encoder = encoder_for(parse_codec(options.codec), layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
@@ -193,7 +194,7 @@ def start(
     if way.warning:
         log.warning("%s", way.warning)
     places = turns.places if turns else (slice(None),)
-    likeness = runtime.training.likeness = Likeness(layout.size, places[0])
+    likeness = runtime.training.likeness = Likeness(layout.trained, places[0])
     publisher = Publisher(
         runtime.training,
         layout,

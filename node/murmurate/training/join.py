@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from murmurate.core.membership.timing import Timing
-from murmurate.core.synchronous.rules import ALLREDUCE, RULES_IN_STEP
+from murmurate.core.synchronous.rules import ALLREDUCE, HOGWILD, RULES_IN_STEP
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
@@ -19,6 +19,7 @@ from murmurate.training.loop_parts import optimizers_of
 from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
+    from murmurate.training.hogwild import HogwildSwarm
     from murmurate.training.member import Member
     from murmurate.training.synchronous import SynchronousSwarm
 
@@ -61,6 +62,27 @@ def join(
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
 ) -> SynchronousSwarm: ...
+@overload
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    mode: Literal["hogwild"],
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    rule: str = "hogwild",
+    found: bool | None = None,
+    insecure: bool = False,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> HogwildSwarm: ...
 @overload
 def join(
     model: torch.nn.Module,
@@ -122,7 +144,7 @@ def join(
     group: int | None = None,
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
-) -> Swarm | Member | SynchronousSwarm:
+) -> Swarm | Member | SynchronousSwarm | HogwildSwarm:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
     model      any nn.Module, compiled or wrapped or not: names are compared without a wrapper's
@@ -170,12 +192,17 @@ def join(
     of all (docs/synchronous.md). Returns a `SynchronousSwarm`. Of the above it has run, peers,
     name, listen, advertise, found, insecure, timing and metrics, and
 
-    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
-    group        with "hierarchical": members in a group (default 4)
+    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean;
+                 "groups": in step inside groups, by the number at the end of `name`; gossip across
+    group        with the last two: members in a group (default 4)
 
     mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
     calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
     besides run, name and metrics it takes `coordinator`.
+
+    mode="hogwild" trains one set of weights in the memory that processes of this machine share,
+    without a lock (docs/synchronous.md). Returns a `HogwildSwarm`; it has the same of the above,
+    but no `group`.
     """
     optimizers = optimizers_of(model, optimizer)
     if mode in ("ist", "hub"):
@@ -243,4 +270,10 @@ def join(
         return allreduce.start(model, optimizers[0], options, group, _transport)
     if group is not None:
         raise ConfigError(f"group {group}: only with mode 'allreduce'")
+    if mode == HOGWILD:
+        from murmurate.training import hogwild
+
+        if len(optimizers) > 1:
+            raise ConfigError("optimizer: mode 'hogwild' takes one")
+        return hogwild.start(model, optimizers[0], options, _transport)
     return start(model, optimizers, options, _transport)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from murmurate.core.figures.counters import Tally
 from murmurate.core.partition.structure import Structure
-from murmurate.core.values.member_half import RULES_OF, TURNS, MemberHalf, PushPace, pipelined
+from murmurate.core.values.member_half import RULES_OF, TURNS, Down, MemberHalf, PushPace, pipelined
 from murmurate.edge.net import coordinator_wire as wire
 from murmurate.edge.net.coordinator_link import lasting
 from murmurate.edge.net.subnet_values import Incoming, Outgoing, Values, decode_held
@@ -150,8 +150,9 @@ class Leasing:
                 return False
             if not self.connected or self._queued is not None or self._on_its_way is not None:
                 return False
-            if all_of_it or (self.half.pipelined and self.gift is not None):
-                return True  # a push is of one version: before others are taken it goes out
+            newer = self.gift is not None and self.half.pipelined and self.half.central
+            if all_of_it or newer:
+                return True  # a gradient is of one version: before others are taken it goes out
             if self._pipeline.full:
                 return False
             if self.half.every is PushPace.AFTER_STEPS:
@@ -191,8 +192,9 @@ class Leasing:
             if gift is None:
                 return None
             old = self.lease
-            if old is not None and old.number == gift.lease.number and self.half.pipelined:
-                old.plan = gift.lease.plan  # newer weights of the same lease: all else goes on
+            if old is not None and old.number == gift.lease.number and self.half.stays:
+                old.plan = gift.lease.plan  # newer values of the same lease: all else goes on
+                old.version = max(old.version, gift.lease.version)
                 return gift
             if old is not None:
                 self.steps_lost += old.steps - old.taken
@@ -328,15 +330,31 @@ class Leasing:
     def given(self, give: wire.Give, values: Values) -> None:
         held = decode_held(self._structure, give.held)
         with self.news:
-            self.gift = Gift(HeldLease(give.plan, give.lease, give.version, held), values)
+            self.gift = Gift(
+                HeldLease(give.plan, give.lease, give.version, held), self._with(give, values)
+            )
             self._arriving = False
             if self.lease is None or self.lease.number != give.lease:
                 self._pipeline.clear()
-            self._drop()
-            self._on_its_way = None
+            if not self._adds(give):
+                self._drop()
+                self._on_its_way = None
             self.sentence = ""
             self.received_bytes += give.value_bytes
             self.news.notify_all()
+
+    def _adds(self, give: wire.Give) -> bool:
+        """Whether this is for what is trained now, and not instead of it."""
+        lease = self.lease
+        same = lease is not None and lease.number == give.lease
+        return same and self.half.down is Down.ADD
+
+    def _with(self, give: wire.Give, values: Values) -> Values:
+        """What is added, together with what came before and was not added yet."""
+        gift = self.gift
+        if gift is None or gift.lease.number != give.lease or self.half.down is not Down.ADD:
+            return values
+        return {name: value + values[name] for name, value in gift.values.items()}
 
     def taken(self, taken: wire.Taken) -> None:
         with self.news:

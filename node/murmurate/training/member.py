@@ -369,7 +369,7 @@ class Member:
         deadline = time.monotonic() + timeout_s
         while True:
             leasing.check()
-            if leasing.gift is not None and not leasing.half.pipelined:
+            if leasing.gift is not None and not leasing.half.stays:
                 return True  # what is here is over: the rest of it has been pushed before
             if leasing.wants_push(all_of_it=True):
                 self._push()

@@ -62,7 +62,7 @@ class MemberValues:
             else:
                 out[name] = value.detach().clone()
         if self.half.pipelined:
-            self._begin(model)
+            self.begin(model)
         return out
 
     def down(self, model: nn.Module, values: Values) -> None:
@@ -70,7 +70,17 @@ class MemberValues:
         if self.half.down is Down.ADD:
             mine = weights_of(model)
             values = {name: mine[name].detach() + value for name, value in values.items()}
+        elif self.half.pipelined and self.half.up is Up.DIFFERENCE:
+            self._rebase(model, values)
+            return
         self.replace(model, values)
+
+    def _rebase(self, model: nn.Module, values: Values) -> None:
+        """The model is these values, and what it changed that is not pushed yet on top of them."""
+        mine = weights_of(model)
+        since = {name: mine[name].detach() - given for name, given in self._given.items()}
+        load(model, {name: value + since[name] for name, value in values.items()})
+        self._given = {name: value.clone() for name, value in values.items()}
 
     def replace(self, model: nn.Module, values: Values) -> None:
         """The model is these values from now on."""

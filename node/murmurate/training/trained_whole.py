@@ -18,6 +18,7 @@ from murmurate.core.partition.structure import Held
 from murmurate.core.partition.whole import whole_structure
 from murmurate.core.values.member_half import MemberHalf
 from murmurate.errors import ConfigError, LocalProtocolError
+from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
 
 
@@ -38,6 +39,8 @@ class TrainedWhole:
         self.optimizer = optimizer
         self.structure = whole_structure(model)
         self._values: MemberValues | None = None
+        self._momentum: MemberMomentum | None = None
+        """Where the rule asks for it. It outlives a lease, as an optimizer's state does."""
         self._lease = 0
         self._hidden: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._fresh = False
@@ -54,6 +57,8 @@ class TrainedWhole:
         del held
         if self._values is None or self._values.half != half or lease != self._lease:
             self._values = MemberValues(half)
+            if self._momentum is None and half.momentum:
+                self._momentum = MemberMomentum(self.optimizer, half.momentum)
             self._values.replace(self.model, values)
         else:
             self._values.down(self.model, values)
@@ -83,6 +88,8 @@ class TrainedWhole:
         """The model and its optimizer are the loop's alone again."""
         for hook in self._hooks:
             hook.remove()
+        if self._momentum is not None:
+            self._momentum.close()
 
     def _before_step(self, *_: Any) -> None:
         values = self._values

@@ -23,7 +23,14 @@ import torch
 
 from murmurate.core.partition.structure import Held
 from murmurate.core.values.hub_settings import HubSettings
-from murmurate.core.values.member_half import HUB_RULES, PIPELINED, can_pipeline, pipelined
+from murmurate.core.values.member_half import (
+    HUB_RULES,
+    PIPELINED,
+    REQUEST_REPLY,
+    Up,
+    can_pipeline,
+    pipelined,
+)
 from murmurate.errors import ConfigError, PromiseBroken
 from murmurate_coordinator.solvers.effects import Effect, GiveLease, MemberPush, Reason, Refused
 from murmurate_coordinator.solvers.hub.books import Books
@@ -45,7 +52,7 @@ class HubSolver(LeasedSolver):
         self.settings = settings or HubSettings()
         half = HUB_RULES[self.rule]
         if self.settings.protocol == PIPELINED:
-            if not can_pipeline(half):
+            if not can_pipeline(self.rule):
                 raise ConfigError(f"protocol pipelined: rule {self.rule} has request-reply only")
             half = pipelined(half)
         self.half = half
@@ -88,12 +95,12 @@ class HubSolver(LeasedSolver):
         if refusal is not None:
             return refusal
         lease = self.leases[push.lease]
-        least = lease.base if self.half.pipelined else lease.plan
+        least = lease.base if self.half.stays else lease.plan
         if not least <= push.plan <= lease.plan:
             said = f"version {push.plan - 1}: this lease was given version {lease.plan - 1}"
             return self.refuse(push.peer, Reason.FUTURE, said)
-        if self.half.central and push.steps < 1:
-            return self.refuse(push.peer, Reason.SHAPES, "a gradient of no step")
+        if self.half.up is not Up.WEIGHTS and push.steps < 1:
+            return self.refuse(push.peer, Reason.SHAPES, f"a {self.half.up} of no step")
         return None
 
     # -- coming, going, pushing --------------------------------------------------------------------
@@ -185,7 +192,7 @@ class HubSolver(LeasedSolver):
 
     def check(self) -> None:
         super().check()
-        if not self.half.pipelined:
+        if not self.half.stays:
             wrong = self.books.wrong(self.version, at_once=self.at_once)
             if wrong:
                 raise PromiseBroken("staleness is conserved", wrong)
@@ -193,7 +200,7 @@ class HubSolver(LeasedSolver):
     def more(self) -> Json:
         """What else is told of it."""
         return {
-            "protocol": self.settings.protocol,
+            "protocol": PIPELINED if self.half.pipelined else REQUEST_REPLY,
             "version": self.version,
             "conservation": self.books.told(self.version),
         }
@@ -201,17 +208,21 @@ class HubSolver(LeasedSolver):
     # -- gradients ---------------------------------------------------------------------------------
 
     def _step(self, gradient: Values, scale: float) -> None:
-        """w -= lr · scale · gradient. Buffers are counted, not trained: of those that are numbers
-        the changes of all members are averaged, whole numbers are added."""
+        """w -= lr · scale · gradient."""
+        self._add(gradient, -self.settings.lr * scale)
+
+    def _add(self, change: Values, scale: float) -> None:
+        """w += scale · change. Buffers are counted, not trained: of those that are numbers the
+        changes of all members are averaged, whole numbers are added."""
         with torch.no_grad():
             for name in self._trained:
-                self.weights[name].add_(gradient[name], alpha=-self.settings.lr * scale)
+                self.weights[name].add_(change[name], alpha=scale)
             part = 1.0 / max(1, len(self.members))
             for name in self._counted:
                 if self.weights[name].is_floating_point():
-                    self.weights[name].add_(gradient[name], alpha=part)
+                    self.weights[name].add_(change[name], alpha=part)
                 else:
-                    self.weights[name].add_(gradient[name])
+                    self.weights[name].add_(change[name])
 
     # -- over a restart ----------------------------------------------------------------------------
 

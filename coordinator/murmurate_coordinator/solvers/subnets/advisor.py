@@ -119,6 +119,8 @@ class Advisor:
         pushes = self.solver.totals.pushes
         if seen is None:
             self._seen[effect.peer] = _Seen(now_s, pushes, effect.lease, effect.held)
+        elif seen.lease == effect.lease:  # newer weights of the same lease: its pace is its own
+            seen.given_pushes = pushes
         else:
             seen.given_s, seen.given_pushes = now_s, pushes
             seen.lease, seen.held = effect.lease, effect.held

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from murmurate.core.values.member_half import HUB_RULES, PROTOCOLS, REQUEST_REPLY, can_pipeline
+from murmurate.core.values.member_half import (
+    HUB_RULES,
+    PIPELINED,
+    PROTOCOLS,
+    REQUEST_REPLY,
+    can_pipeline,
+)
 from murmurate.errors import ConfigError
 
 
@@ -20,11 +26,11 @@ class HubSettings:
     protocol: str = REQUEST_REPLY
     gradients: int = 1
     """K: so many pushes make an update."""
-    momentum: float = 0.9
-    """Of the hub's own momentum."""
+    momentum: float | None = None
+    """Of the hub's own momentum; None: 0.9, of `dc` none."""
     nesterov: bool = False
-    dc_lambda: float = 0.04
-    """λ of delay compensation; with `dc_adaptive` λ0, for which 2 is usual."""
+    dc_lambda: float | None = None
+    """λ of delay compensation, or λ0 of the adaptive one; None: 0.04, or 2."""
     dc_adaptive: bool = False
     slack: float = 3
     """s: updates that a member may be ahead of the slowest; infinite: as many as it likes."""
@@ -43,8 +49,14 @@ class HubSettings:
                 f"protocol {self.protocol!r}: expected {' or '.join(PROTOCOLS)}",
             ),
             (self.gradients >= 1, f"gradients {self.gradients}: must be at least 1"),
-            (0 <= self.momentum < 1, f"momentum {self.momentum:g}: must be from 0 on, below 1"),
-            (0 <= self.dc_lambda < math.inf, f"lambda {self.dc_lambda:g}: must be from 0 on"),
+            (
+                self.momentum is None or 0 <= self.momentum < 1,
+                f"momentum {self.momentum}: must be from 0 on, below 1",
+            ),
+            (
+                self.dc_lambda is None or 0 <= self.dc_lambda < math.inf,
+                f"dc_lambda {self.dc_lambda}: must be from 0 on",
+            ),
             (self.slack >= 0, f"slack {self.slack:g}: must be from 0 on, or inf"),
             (0 <= self.power < math.inf, f"power {self.power:g}: must be from 0 on"),
             (
@@ -82,9 +94,11 @@ def problems(rule: str, given: Mapping[str, object], members: int | None) -> dic
         rules = USED_BY.get(name)
         if rules is not None and rule not in rules:
             found[name] = f"only with rule {' or '.join(sorted(rules))}"
-    if given.get("protocol", REQUEST_REPLY) != REQUEST_REPLY and not can_pipeline(HUB_RULES[rule]):
-        both = ", ".join(name for name, half in HUB_RULES.items() if can_pipeline(half))
+    if given.get("protocol", REQUEST_REPLY) != REQUEST_REPLY and not can_pipeline(rule):
+        both = ", ".join(n for n, h in HUB_RULES.items() if can_pipeline(n) and not h.pipelined)
         found["protocol"] = f"{REQUEST_REPLY} with rule {rule}; both with {both}"
+    if given.get("protocol") == REQUEST_REPLY and HUB_RULES[rule].pipelined:
+        found["protocol"] = f"rule {rule} is always {PIPELINED}"
     gradients = given.get("gradients")
     if members is not None and isinstance(gradients, int) and gradients > members:
         found.setdefault("gradients", f"at most {members}: so many members begin")

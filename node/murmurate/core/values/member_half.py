@@ -58,6 +58,15 @@ class MemberHalf:
     """Nobody waits for an answer: a push has what was done since the one before it, several may be
     on their way, and newer values come under the same lease whenever there are some."""
 
+    momentum: float = 0.0
+    """Of each step, where the member's own optimizer has none."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether a member has one lease for as long as it stays, and what comes under it does not
+        end what it does."""
+        return self.pipelined or self.down is Down.ADD
+
     @property
     def central(self) -> bool:
         """Whether the rule decides what a step does, and not the member's own optimizer."""
@@ -71,6 +80,14 @@ FREELY = MemberHalf(every=PushPace.WHEN_IN, waits=False)
 
 GRADIENTS = MemberHalf(up=Up.GRADIENT)
 """A gradient, and for it the weights of now."""
+CHANGES = MemberHalf(up=Up.DIFFERENCE)
+"""Some steps, a push of what they changed, and then the weights of now."""
+CHANGES_FREELY = MemberHalf(up=Up.DIFFERENCE, waits=False, pipelined=True)
+"""Some steps, a push of what they changed, and on; weights come now and then."""
+ELASTIC_FREELY = MemberHalf(down=Down.ADD, waits=False)
+"""Some steps, a push of the weights, and on; what comes for it is added when it comes."""
+ELASTIC_MOMENTUM = MemberHalf(momentum=0.9)
+"""As `TURNS`, of steps with momentum."""
 
 IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
     {"sync": TURNS, "once": TURNS, "async": FREELY, "lease": TURNS, "fedavg": TURNS}
@@ -78,7 +95,22 @@ IST_RULES: Mapping[str, MemberHalf] = MappingProxyType(
 """The rules of mode `ist`."""
 
 HUB_RULES: Mapping[str, MemberHalf] = MappingProxyType(
-    {"async": GRADIENTS, "sync": GRADIENTS, "k-of-n": GRADIENTS, "fedavg": TURNS}
+    {
+        "async": GRADIENTS,
+        "sync": GRADIENTS,
+        "k-of-n": GRADIENTS,
+        "ssp": GRADIENTS,
+        "scaled": GRADIENTS,
+        "dc": GRADIENTS,
+        "async-msgd": GRADIENTS,
+        "fedavg": TURNS,
+        "fedavg-async": TURNS,
+        "fedbuff": CHANGES,
+        "downpour": CHANGES_FREELY,
+        "easgd": TURNS,
+        "ea-wild": ELASTIC_FREELY,
+        "ea-msgd": ELASTIC_MOMENTUM,
+    }
 )
 """The rules of mode `hub`, by the protocol request-reply."""
 
@@ -93,9 +125,16 @@ PROTOCOLS = (REQUEST_REPLY, PIPELINED)
 weights (paper 002); pipelined never waits (paper 004). Their staleness differs: a name for each."""
 
 
-def can_pipeline(half: MemberHalf) -> bool:
-    """Whether a rule with this half has both protocols: those to which gradients go up."""
-    return half.central
+WAITING = frozenset({"ssp", "dc"})
+"""Gradients go up under them too, but they need the answer: one makes members wait by it, the other
+keeps what it gave."""
+
+
+def can_pipeline(rule: str) -> bool:
+    """Whether a hub's rule can be pipelined: most to which gradients go up can be either, and some
+    of the others are nothing else."""
+    half = HUB_RULES[rule]
+    return half.pipelined or (half.central and rule not in WAITING)
 
 
 def pipelined(half: MemberHalf) -> MemberHalf:

@@ -82,6 +82,13 @@ class NodeFigures:
             self._state.tally.publish(compute_s)
             self._state.tally.apply(Applied(tuple(dots), (0,) * len(dots)))
 
+    def stepped_in_memory(self, compute_s: float, staleness: int) -> None:
+        """A step was made on weights that others write too; they made so many meanwhile."""
+        with self._state.lock:
+            self._state.tally.publish(compute_s)
+            mine = (Dot(self._state.name, 1, 1),)
+            self._state.tally.apply(Applied(mine, (max(0, staleness),)))
+
     def ended(self, now: float) -> None:
         """There will be no more steps."""
         with self._state.lock:

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from murmurate.core.gossip.ways import WAYS, mixes_weights
-from murmurate.core.synchronous.rules import ALLREDUCE
+from murmurate.core.synchronous.rules import ALLREDUCE, GROUPS
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
@@ -75,6 +75,8 @@ class UpRun:
             self.budget, self.late_s = plan.nodes * own, math.inf
         self.generator: Child | None = None
         self.alone_at: float | None = None
+        self.said: set[str] = set()
+        """Lines of any of them."""
 
     @property
     def peers(self) -> list[Child]:
@@ -150,6 +152,9 @@ class UpRun:
 
     def _complaint(self, child: Child, line: str) -> None:
         child.errors.append(line)
+        if line.startswith("murmurate: ") and line in self.said:
+            return  # all were told the same, and all say the same of it
+        self.said.add(line)
         if len(child.errors) <= LINES_MAX:
             self.view.say(f"{child.name}: {line}")
         elif len(child.errors) == LINES_MAX + 1:
@@ -215,6 +220,9 @@ class UpRun:
     def _gather(self, alive: Sequence[Child], now: float) -> None:
         """All load at once; the first one founds, the others join it, all hear from all, then they
         go together."""
+        if any(child.code == 2 for child in self.children):  # what it was told is wrong: for all
+            self.stop()
+            return
         if any(child.state == STARTING for child in alive):
             return
         if self.founder is None or (self.founder.code is not None and not self.founder.address):
@@ -316,7 +324,7 @@ class UpRun:
         done = [child for child in self.peers if child.state == DONE]
         predicted = None
         curves = {child.name: child.curve for child in self.peers}
-        if train.mode == ALLREDUCE:
+        if train.mode == ALLREDUCE and train.rule != GROUPS:
             predicted = 0.0  # nothing is stale where all wait for all
         elif train.rule in WAYS and not mixes_weights(train.rule):
             histories = {child.name: child.history for child in self.peers}

@@ -34,6 +34,9 @@ class VirtualTraining:
     rule: str
     strength: float | None = None
     """Mode gossip: the one number of a rule that looks at staleness; None: the usual one."""
+    mode: str = "gossip"
+    hub: Mapping[str, Any] = field(default_factory=dict)
+    """Mode hub: what the rule is told."""
     seed: int = 0
     speeds: Mapping[str, float] = field(default_factory=dict)
     """How fast, by name; 1 for the others: as nothing else is said, steps in a second. In mode ist:
