@@ -29,7 +29,8 @@ CLASSES_MAX = 32
 TENSORS_MAX = 64
 STATES = ("alive", "suspect", "dead", "left")
 REFUSED_BY_NODE = (
-    *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "too_large"),
+    *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "stale"),
+    "too_large",
 )
 REFUSED_PUSHES = (
     *("over", "not_leased", "shapes", "not_finite", "future", "duplicate"),
