@@ -1,7 +1,11 @@
 """The same script, trained by as many processes as you start.
 
-python examples/adopted.py 0                    # prints its address
-python examples/adopted.py 1 ADDRESS            # on the same machine, as often as you like
+python examples/adopted.py 0 3                  # says its address, and waits for two more
+python examples/adopted.py 1 3 ADDRESS          # on the same machine
+python examples/adopted.py 2 3 ADDRESS
+
+Each has a number of its own, for its data. Whoever is done first waits for the others at the end of
+the `with` block, so that all have one model after it.
 """
 
 import sys
@@ -28,7 +32,8 @@ def main() -> None:
         nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
-    with murmurate.join(model, optimizer, run="spirals", peers=sys.argv[2:]) as swarm:
+    nodes, *peers = sys.argv[2:] or ["1"]
+    with murmurate.join(model, optimizer, run="spirals", peers=peers, wait_for=int(nodes)) as swarm:
         print(f"listening at {swarm.address}", flush=True)
         for step in range(3000):
             batch = torch.randint(len(x), (64,))
@@ -42,6 +47,7 @@ def main() -> None:
     test_x, test_y = spirals(2000, seed=1_000_000)
     accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
     print(f"accuracy {accuracy:.3f}")
+    print(f"sum of the weights {sum(p.double().sum().item() for p in model.parameters()):.6f}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,12 @@ def accuracy(output: str) -> float:
     return float(found[1])
 
 
+def weights(output: str) -> float:
+    found = re.search(r"sum of the weights (\S+)", output)
+    assert found is not None, output
+    return float(found[1])
+
+
 def test_adopting_takes_a_few_lines() -> None:
     plain, adopted = (
         [line.strip() for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()]
@@ -37,7 +43,7 @@ WHEN_TOLD = """
 import runpy, sys
 import torch._dynamo, murmurate.training.join  # before the first one starts: that takes seconds
 print("loaded", flush=True)
-sys.argv = ["adopted.py", "1", sys.stdin.readline().strip()]
+sys.argv = ["adopted.py", "1", "2", sys.stdin.readline().strip()]
 runpy.run_path({path!r}, run_name="__main__")
 """
 
@@ -48,13 +54,17 @@ def test_adopted_runs_in_two_processes() -> None:
     later = [sys.executable, "-c", WHEN_TOLD.format(path=path)]
     with subprocess.Popen(later, **pipes) as second:  # type: ignore[call-overload]
         assert second.stdout.readline() == "loaded\n"
-        with subprocess.Popen([sys.executable, path, "0"], **pipes) as first:  # type: ignore[call-overload]
-            address = first.stdout.readline().split()[-1]
+        command = [sys.executable, path, "0", "2"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, **pipes) as first:  # type: ignore[call-overload]
+            said = re.search(r"at (\S+) waits until 2 members", first.stderr.readline())
+            assert said is not None
+            address = said[1]
             joined, _ = second.communicate(f"{address}\n", timeout=TIMEOUT_S)
             rest, _ = first.communicate(timeout=TIMEOUT_S)
     assert (first.returncode, second.returncode) == (0, 0)
     assert accuracy(rest) > 0.9
     assert accuracy(joined) > 0.9
+    assert abs(weights(rest) - weights(joined)) < 1e-3, "one model, whoever ended first"
 
 
 def test_plain_runs() -> None:

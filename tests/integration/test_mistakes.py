@@ -230,5 +230,72 @@ def test_one_bad_batch_does_not_end_a_node_with_adam(rule: str, closure: bool) -
         before = node.weights()
         for _ in range(4):
             node.step()
+        node.swarm.publish()
         assert not torch.equal(node.weights(), before)
         assert bool(torch.isfinite(node.weights()).all())
+
+
+def test_a_scheduler_goes_on_where_it_was(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """And without it the rate is the script's: a new one would begin anew on the lowered rate."""
+
+    def life(*, handed: bool) -> tuple[float, int]:
+        model = small()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.5)
+        state = scheduler if handed else None
+        with murmurate.join(
+            model, optimizer, run="rate", name="a", checkpoint=tmp_path, state=state
+        ) as swarm:
+            began, at = optimizer.param_groups[0]["lr"], scheduler.last_epoch
+            assert swarm.own_steps == at or not handed
+            for _ in range(8):
+                optimizer.zero_grad()
+                model(torch.randn(4, 8)).sum().backward()
+                optimizer.step()
+                scheduler.step()
+        return began, at
+
+    assert life(handed=True) == (0.1, 0)
+    assert life(handed=True) == (0.025, 8)
+    assert life(handed=False) == (0.1, 0)
+    assert "hand the scheduler to join(state=scheduler)" in caplog.text
+    model = small()
+    with pytest.raises(ConfigError, match="has no state_dict"):
+        murmurate.join(model, sgd(model), run="rate", state=[3])
+
+
+def test_a_part_of_the_model_is_saved_as_a_part(tmp_path: Any) -> None:
+    with flock(1) as (node,):
+        node.step()
+        state = node.swarm.state_dict()
+        assert state["0.bias"].untyped_storage().nbytes() == 8 * 4
+        torch.testing.assert_close(state["0.bias"], node.model[0].bias.detach())
+
+
+def test_weights_written_beside_a_step_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    with flock(2, rule="shared") as nodes:
+        for _ in range(8):
+            for node in nodes:
+                node.step()
+        assert "changed beside" not in caplog.text
+        with torch.no_grad():
+            nodes[0].model[0].weight.clamp_(-0.01, 0.01)
+        for _ in range(8):
+            nodes[0].step()
+    assert caplog.text.count("n0: the parameters were changed beside the optimizers") == 1
+
+
+def test_a_peer_on_another_machine_decides_where_one_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from murmurate.training import gossip
+
+    def towards(peers: Any) -> tuple[str, str] | None:
+        return ("10.0.0.5:7000", "10.0.0.6") if "10.0.0.5:7000" in peers else None
+
+    monkeypatch.setattr(gossip, "address_towards", towards)
+    model = small()
+    with pytest.raises(ConfigError, match=r"would listen at 10\.0\.0\.6; .*insecure=True"):
+        murmurate.join(model, sgd(model), run="far", peers=["10.0.0.5:7000"])
+    with flock(1) as (node,):
+        assert node.swarm.address.startswith("127.0.0.1:")

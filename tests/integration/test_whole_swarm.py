@@ -158,7 +158,6 @@ def test_nobody_begins_before_all_are_here(caplog: pytest.LogCaptureFixture) -> 
 def test_whom_it_waits_for_and_that_nobody_came_are_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("murmurate.training.gathering.SAY_AFTER_S", 0.05)
     monkeypatch.setattr("murmurate.training.gathering.SAY_AGAIN_S", 0.05)
     monkeypatch.setattr("murmurate.training.gathering.GATHER_S", 0.2)
     model = small()

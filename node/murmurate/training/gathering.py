@@ -14,7 +14,7 @@ log = logging.getLogger("murmurate")
 
 GATHER_S = 600.0
 """So long it waits; then it trains with those who are here."""
-SAY_AFTER_S, SAY_AGAIN_S = 3.0, 60.0
+SAY_AGAIN_S = 60.0
 
 
 class Gathering:
@@ -28,7 +28,7 @@ class Gathering:
         """Until so many are here, or somebody has begun: who comes later, or comes back, does not
         wait for those who may have ended."""
         deadline = time.monotonic() + GATHER_S
-        pause_s = SAY_AFTER_S
+        pause_s = 0.0  # whoever founds the run cannot print its address before this is over
 
         def over() -> bool:
             here = len(self._figures.by_arrival())

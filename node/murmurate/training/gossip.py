@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,6 +32,7 @@ from murmurate.core.values.names import ordinal
 from murmurate.edge.disk.checkpointer import Keeper
 from murmurate.edge.net.credentials import Credentials
 from murmurate.edge.net.dns import is_named
+from murmurate.edge.net.own_address import address_towards
 from murmurate.edge.net.transport import Transport
 from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.edge.runtime.node_state import Settings
@@ -52,6 +53,8 @@ from murmurate.watch.pages import pages
 
 log = logging.getLogger("murmurate")
 
+THIS_MACHINE = "127.0.0.1:0"
+"""Where a node listens unless it is said otherwise."""
 LARGE_BYTES = 16 << 20
 """A larger model is published in turns: memory counts more than how soon each step is out."""
 GOODBYE_S = 2.0
@@ -156,6 +159,7 @@ def start(
     optimizers: Sequence[torch.optim.Optimizer],
     options: GossipOptions,
     transport: Transport | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> Swarm:
     """Join the run, and return once its weights are in the model."""
     options.check()
@@ -174,7 +178,7 @@ def start(
     keep_memory()
     if transport is None:
         transport = transport_for(options)
-    instant = Instant(model, optimizers, layout, parameters)
+    instant = Instant(model, optimizers, layout, parameters, beside)
     keeper = _keeper(options, layout)
     update_bytes = span.turn_bytes(layout.size) if turns is not None else 0
     settings = _settings(options, keeper, encoded=encoder is not None, update_bytes=update_bytes)
@@ -305,11 +309,27 @@ def _strength(options: GossipOptions) -> float:
     return usual if options.strength is None else options.strength
 
 
+def _listen(options: GossipOptions) -> str:
+    """Where to listen. If nobody said where, and a peer is on another machine: at the address by
+    which that one is reached, or what is told to it would lead it to itself."""
+    towards = address_towards(options.peers) if options.listen == THIS_MACHINE else None
+    if towards is None or options.advertise is not None:
+        return options.listen
+    peer, own = towards
+    if not options.insecure:
+        raise ConfigError(
+            f"peers {peer}: it is on another machine, so this node would listen at {own}; what is"
+            " sent between them can be read and changed on the way: say insecure=True if that is"
+            " all right"
+        )
+    return f"[{own}]:0" if ":" in own else f"{own}:0"
+
+
 def transport_for(options: GossipOptions) -> Transport:
     """What carries this node's messages; ConfigError: where it would listen is not allowed."""
     from murmurate.edge.net.grpc_transport import GrpcTransport
 
-    listen = options.listen
+    listen = _listen(options)
     host = listen.rpartition(":")[0].strip("[]")
     if not options.insecure and not (
         host == "localhost" or host.startswith("127.") or host == "::1"

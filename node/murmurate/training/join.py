@@ -15,7 +15,7 @@ from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
 from murmurate.training.gossip import GossipOptions, start
-from murmurate.training.loop_parts import optimizers_of
+from murmurate.training.loop_parts import optimizers_of, states_of
 from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def join(
     insecure: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_s: float = 30.0,
+    state: Any = None,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
     wait_for: int = 1,
@@ -132,6 +133,7 @@ def join(
     insecure: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_s: float = 30.0,
+    state: Any = None,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
     wait_for: int = 1,
@@ -153,7 +155,8 @@ def join(
     peers      addresses of a few members, or "dns:NAME:PORT": all that the name stands for, now
                and later; none: this node founds the run with its own weights
     name       unique in the run (default: host and process)
-    listen     where others reach this node; beyond loopback it takes `insecure=True`
+    listen     where others reach this node; beyond loopback it takes `insecure=True`. Unless said
+               otherwise: this machine only, or where a peer on another machine reaches it
     advertise  the address told to others, where it is not the one listened on
     rule       "shared": exchange updates, with one momentum for all: the rate that suits one node
                suits any number (docs/convergence.md); "sum": your optimizer's own steps, added up
@@ -174,6 +177,9 @@ def join(
     insecure   allow plaintext on a network: anybody there can read and change what is sent
     checkpoint a folder of this node's own: it goes on from what is there, under the same name, and
                writes a checkpoint every `checkpoint_s` seconds (docs/checkpoints.md)
+    state      what else goes into the checkpoint and back: a scheduler, a scaler, a list or a
+               dictionary of such; with a scheduler the optimizer's rate is restored, too, without
+               one it is the script's
     wait_for   begin when so many members are here, this one included, so that nobody has done its
                steps before the others are loaded; a run that is under way is not waited for
     timing     `Timing.lan()` (default) or `Timing.wan()`
@@ -205,6 +211,7 @@ def join(
     but no `group`.
     """
     optimizers = optimizers_of(model, optimizer)
+    beside = states_of(state)
     if mode in ("ist", "hub"):
         others = {"peers": (peers, ()), "rule": (rule, "shared"), "checkpoint": (checkpoint, None)}
         for key, (value, default) in others.items():
@@ -276,4 +283,4 @@ def join(
         if len(optimizers) > 1:
             raise ConfigError("optimizer: mode 'hogwild' takes one")
         return hogwild.start(model, optimizers[0], options, _transport)
-    return start(model, optimizers, options, _transport)
+    return start(model, optimizers, options, _transport, beside)

@@ -7,7 +7,7 @@ is joined twice publishes each step twice. So each is one line before anybody is
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,23 @@ def optimizers_of(model: Any, optimizer: Any) -> list[torch.optim.Optimizer]:
                 " it from model.parameters(), after the model has its last form"
             )
     return found
+
+
+def states_of(state: Any) -> dict[str, Any]:
+    """What goes into checkpoints beside model and optimizers, by name: of one thing, a list or
+    a dictionary, each with `state_dict` and `load_state_dict`."""
+    if state is None:
+        return {}
+    if not isinstance(state, Mapping):
+        things = list(state) if isinstance(state, list | tuple) else [state]
+        state = {str(at): each for at, each in enumerate(things)}
+    for name, each in state.items():
+        if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+            raise ConfigError(
+                f"state: {_kind(each)} ({name}) has no state_dict and load_state_dict, as"
+                " schedulers and scalers have"
+            )
+    return dict(state)
 
 
 def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:

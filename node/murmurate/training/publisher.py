@@ -96,6 +96,7 @@ class Publisher:
         """Whether the parameters are ahead of the weights by what encoding left out, or by parts
         whose turn is still to come."""
         self._bad_steps = 0
+        self._written = False
         self._context = Clock()
 
     # -- what there is to publish ----------------------------------------------------------------
@@ -453,6 +454,7 @@ class Publisher:
         weights = self._background.weights
         if not self._layout.equal(self._parameters, weights):
             self._rule.changed(self._layout.gained(self._parameters, weights))
+            self._say_written()
             self._scatter()
         self._ahead = True
         read = self._rule.reads_gains and self._gain.known and not self._gain.others()
@@ -464,6 +466,17 @@ class Publisher:
         self._rule.lead(view)
         self._layout.scatter(view, self._parameters)
         self._view = None if read else view
+
+    def _say_written(self) -> None:
+        """Once: a change that no step has made is published all the same."""
+        if not self._written:
+            self._written = True
+            log.warning(
+                "%s: the parameters were changed beside the optimizers given to join(); such"
+                " changes are published, each peer's own, and add up: restore or clamp on one"
+                " peer (if swarm.chosen), or hand all optimizers over as a list",
+                self._background.name,
+            )
 
     def look_at_statistics(self) -> None:
         """A training call without a gradient: running statistics are the node's own."""

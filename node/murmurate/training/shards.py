@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, Subset
 from murmurate.errors import ConfigError
 
 
-class Place(Protocol):
+class PlaceNow(Protocol):
     """Which of how many members this node is, at the moment of asking."""
 
     def __call__(self) -> tuple[int, int]: ...
@@ -24,7 +24,7 @@ class Place(Protocol):
 class SwarmSampler(Sampler[int]):
     """Indices of this node's part of a dataset, in an order of its own at each pass."""
 
-    def __init__(self, data: Sized, place: Place, seed: int, *, shuffle: bool = True) -> None:
+    def __init__(self, data: Sized, place: PlaceNow, seed: int, *, shuffle: bool = True) -> None:
         self._size = len(data)
         self._place = place
         self._shuffle = shuffle

@@ -27,6 +27,7 @@ class ModelSight:
     ) -> None:
         self._publisher = publisher
         self.watch = watch
+        self.model = model
         self.batches = BatchWatch()
         self._hooks: list[Any] = []
         if isinstance(model, torch.jit.ScriptModule):

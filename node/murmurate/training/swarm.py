@@ -17,6 +17,7 @@ import torch
 
 from murmurate.core.clock import Clock
 from murmurate.core.layout import Layout
+from murmurate.core.plain_names import plain_names
 from murmurate.edge.net.credentials import Credentials
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import PeerUnavailable
@@ -98,6 +99,16 @@ class Swarm(SharedProgress):
     def weights(self) -> torch.Tensor:
         """A copy of the flat weights: what the clock says, without unpublished local steps."""
         return self._figures.weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The model's, by its plain names and each tensor with memory of its own, so that a part of
+        it can be saved: inside a swarm all parameters lie in one buffer."""
+        model = self._sight.model
+        plain = plain_names(model)
+        return {
+            plain(name): value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in model.state_dict().items()
+        }
 
     # -- training --------------------------------------------------------------------------------
 

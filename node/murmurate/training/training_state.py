@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("murmurate")
 
+BESIDE = "murmurate_beside"
+"""Where the states of schedulers and the like stand beside the optimizers'."""
+
 
 class Instant:
     """What there is to copy, beside the flat weights, and where it goes back."""
@@ -30,7 +33,9 @@ class Instant:
         optimizers: Sequence[torch.optim.Optimizer],
         layout: Layout,
         parameters: list[torch.nn.Parameter],
+        beside: Mapping[str, Any] | None = None,
     ) -> None:
+        """`beside`: whatever else has a state, by name, as schedulers do."""
         if taken := [name for name in model.state_dict() if name.startswith(PREFIX)]:
             raise ConfigError(f"model: {taken[0]}: names that begin with {PREFIX} are ours")
         self.layout = layout
@@ -38,6 +43,7 @@ class Instant:
         self._optimizers = tuple(optimizers)
         self._kind = " + ".join(map(_kind, self._optimizers))
         self._plain = plain_names(model)
+        self._beside = dict(beside or {})
         self._parameters = parameters
         self._said: set[str] = set()
 
@@ -103,16 +109,43 @@ class Instant:
 
     def _states(self) -> dict[str, Any]:
         """Of one optimizer its state as it is, of several each by its place in the list."""
-        if len(self._optimizers) == 1:
-            return self._optimizers[0].state_dict()
-        return {str(at): each.state_dict() for at, each in enumerate(self._optimizers)}
+        states = {str(at): each.state_dict() for at, each in enumerate(self._optimizers)}
+        out: dict[str, Any] = states["0"] if len(states) == 1 else states
+        if self._beside:
+            out = {**out, BESIDE: {name: it.state_dict() for name, it in self._beside.items()}}
+        return out
 
     def _load(self, states: dict[str, Any]) -> None:
-        if len(self._optimizers) == 1:
-            self._optimizers[0].load_state_dict(states)
-            return
+        states = dict(states)
+        beside = states.pop(BESIDE, {})
+        single = len(self._optimizers) == 1
+        scheduled = any(
+            name in beside and hasattr(it, "optimizer") for name, it in self._beside.items()
+        )
         for at, each in enumerate(self._optimizers):
-            each.load_state_dict(states[str(at)])
+            state = states if single else states[str(at)]
+            each.load_state_dict(state if scheduled else self._with_own_rates(each, state))
+        for name, it in self._beside.items():
+            if name in beside:
+                it.load_state_dict(beside[name])
+            else:
+                self._say(name, f"the checkpoint has nothing of state {name!r}: it starts anew")
+
+    def _with_own_rates(self, optimizer: torch.optim.Optimizer, state: Any) -> dict[str, Any]:
+        """What the optimizer remembers, with the rates and the like that the script gives it: a new
+        scheduler would begin anew on a rate that an old one has lowered already."""
+        groups = []
+        for here, kept in zip(optimizer.param_groups, state["param_groups"], strict=True):
+            own = {key: value for key, value in here.items() if key != "params"}
+            groups.append({**kept, **own})
+            if own.get("lr") != kept.get("lr"):
+                self._say(
+                    "rate",
+                    f"the rate is {own.get('lr')}, as the script says; the checkpoint had"
+                    f" {kept.get('lr')}: hand the scheduler to join(state=scheduler) to go on with"
+                    " it",
+                )
+        return {**state, "param_groups": groups}
 
     def _say(self, about: str, what: str) -> None:
         """Once."""
