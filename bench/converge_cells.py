@@ -44,10 +44,13 @@ class Task:
     spec: str
     lr: float
     text: bool = False
+    adam: bool = False
+    """Trained with Adam instead of the workload's own optimizer."""
 
 
 TASKS = {
     "mlp": Task("fashion-mnist-mlp", 0.02),
+    "mlp-adam": Task("fashion-mnist-mlp", 0.001, adam=True),
     "lenet": Task("fashion-mnist", 0.02),
     "word2vec": Task("word2vec", 6.4, text=True),
     "transformer-adam": Task("char-transformer:adam", 0.003, text=True),
@@ -121,8 +124,12 @@ def contenders(split: str) -> list[str]:
 
 
 @functools.cache
-def _workload(spec: str, data: str | None) -> Workload:
+def _workload(spec: str, data: str | None, adam: bool) -> Workload:
     workload = load(spec, data=data)
+    if adam:
+        workload.optimizer = lambda model: torch.optim.Adam(  # type: ignore[method-assign]
+            model.parameters(), lr=workload.lr
+        )
     if hasattr(workload, "shorten_test"):
         workload.shorten_test(TEST_SAMPLES)
     return workload
@@ -139,7 +146,7 @@ def _made_up() -> str:
 def workload_of(cell: Cell, text: str | None = None) -> Workload:
     task = TASKS[cell.workload]
     data = (text or _made_up()) if task.text else None
-    workload = _workload(task.spec, data)
+    workload = _workload(task.spec, data, task.adam)
     workload.lr = task.lr * cell.lr_factor
     return workload
 

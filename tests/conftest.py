@@ -25,7 +25,7 @@ SOCKETS = {
     HERE / "integration" / f"test_{name}.py"
     for name in (
         *("codec", "coordinator", "generator", "grpc_transport", "late_join", "member"),
-        *("metrics", "names", "transport_conformance", "turns", "two_way_links"),
+        *("metrics", "names", "transport_conformance", "turns", "two_swarms", "two_way_links"),
     )
 }
 """… but for these, which have threads and connections to themselves only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from murmurate import workloads
 from murmurate.programs.cli.options import Commands, add_keys, command, given
 from murmurate_coordinator.config import KEYS, load
 
@@ -47,6 +48,7 @@ environment, the environment beats the file.
 
 def _run(arguments: argparse.Namespace) -> int:
     config = load(arguments.config, os.environ, given(arguments, KEYS))
+    workloads.check(config.train.workload, config.train.data)
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0

@@ -103,7 +103,7 @@ def description(centre: Sessions, address: str, instance: str) -> Description:
     for name, seat in centre.members.seats.items():
         lease = centre.solver.lease_of(name)
         state = "alive" if seat.stream and not seat.revoked else "suspect"
-        units = "waits" if lease is None else f"{centre.part(lease.held):.1%} of the units"
+        units = "waits" if lease is None else f"{centre.share(lease.held):.1%} of the parameters"
         members.append(DescribedMember(name, 1, state, "", units))
     return Description(
         instance=instance,

@@ -308,7 +308,7 @@ class Sessions:
     def tick(self, now: float) -> None:
         """Now and then: who is gone, who is frozen, what is not as it should be."""
         for seat in self.members.lost(now):
-            self.lines.news.append(
+            self.lines.warnings.append(
                 f"{seat.name} has been away for {now - seat.away_s:.0f} s: its units are free"
             )
             self.late += self.solver.lease_of(seat.name) is not None
@@ -378,7 +378,13 @@ class Sessions:
         return float(held[:-1].sum()) / units if units else 1.0
 
     def shares(self) -> dict[str, float]:
-        return {one.owner: self.part(one.held) for one in self.solver.leases.values()}
+        """Which part of the parameters each has, as the members themselves say it."""
+        return {one.owner: self.share(one.held) for one in self.solver.leases.values()}
+
+    def share(self, held: Held) -> float:
+        """Which part of the model's parameters that is."""
+        structure = self.structure
+        return structure.parameters(held) / max(1, structure.parameters(structure.everything()))
 
     # -- effects ---------------------------------------------------------------------------------
 

@@ -198,7 +198,7 @@ def _train(
                 here.peer.epoch,
                 here.swarm,
                 here.transport.address,
-                swarm.steps,
+                swarm.own_steps,
                 here.peer.clock.to_bytes(),
                 digest_of(here.weights),
                 here.peer.baseline.history,

@@ -20,6 +20,7 @@ import torch
 
 import murmurate
 from murmurate.errors import ConfigError, SchemaMismatch
+from murmurate.training.groups import GroupedSwarm
 from murmurate.training.synchronous import SynchronousSwarm
 
 WAIT_S = 60.0
@@ -131,10 +132,11 @@ def _knows(swarm: SynchronousSwarm, count: int) -> bool:
 @contextmanager
 def members(count: int, steps: int, **more: Any) -> Iterator[list[InThread]]:
     """So many that know each other, and wait for `go`."""
-    found = [InThread("m0", steps, **more).start()]
+    name = more.pop("name", "m{}")
+    found = [InThread(name.format(0), steps, **more).start()]
     try:
         found += [
-            InThread(f"m{each}", steps, (found[0].address,), **more).start()
+            InThread(name.format(each), steps, (found[0].address,), **more).start()
             for each in range(1, count)
         ]
         for each in found:
@@ -240,12 +242,13 @@ def test_a_peer_of_another_rule_is_refused() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"rule": "ring"}, "rule 'ring': mode 'allreduce' has 'flat' and 'hierarchical'"),
+        ({"rule": "ring"}, "rule 'ring': mode 'allreduce' has 'flat' and"),
         ({"rule": "flat", "group": 4}, "group 4: only with rule 'hierarchical'"),
+        ({"rule": "groups", "name": "alice"}, "it must end in a number, such as node-3"),
         ({"rule": "hierarchical", "group": 0}, "group 0: expected 1 or more"),
         ({"codec": "int8"}, "codec 'int8': mode 'allreduce' has none"),
         ({"every": 4}, "every 4: mode 'allreduce' has none"),
-        ({"coordinator": "h:1"}, "coordinator 'h:1': only with mode 'ist'"),
+        ({"coordinator": "h:1"}, "coordinator 'h:1': only with mode 'ist' or 'hub'"),
         ({"listen": "0.0.0.0:0", "advertise": "127.0.0.1:0"}, "insecure=True"),
         ({"mode": "gossip", "group": 4}, "group 4: only with mode 'allreduce'"),
     ],
@@ -265,6 +268,23 @@ def test_a_step_with_a_closure_is_refused() -> None:
         pytest.raises(ConfigError, match="closure"),
     ):
         optimizer.step(lambda: 0.0)
+
+
+def test_groups_are_in_step_inside_and_gossip_across() -> None:
+    """003, section 3.1: two groups of two."""
+    with members(4, 60, rule="groups", group=2, name="m-{}") as found:
+        everyone(found)
+    for each in found:
+        assert each.even
+        assert each.weights is not None
+        assert found[0].weights is not None
+        assert torch.allclose(each.weights, found[0].weights, atol=1e-5), "evened out across groups"
+        assert isinstance(each.swarm, GroupedSwarm)
+        assert each.swarm.samples == 4 * 60 * 4
+    assert found[0].groups == [("m-0", "m-1")] * 60
+    assert found[2].groups == [("m-2", "m-3")] * 60
+    spoke = [isinstance(each.swarm, GroupedSwarm) and each.swarm.spoke for each in found]
+    assert spoke == [True, False, True, False], "the first of each group"
 
 
 # -- in processes --------------------------------------------------------------------------------

@@ -199,3 +199,36 @@ def test_the_states_of_several_optimizers_are_in_the_checkpoint(tmp_path: Any) -
         back = optimizer.state_dict()["state"]
         key = "exp_avg" if "exp_avg" in state[0] else "momentum_buffer"
         torch.testing.assert_close(back[0][key], state[0][key])
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize("rule", ["shared", "sum"])
+def test_one_bad_batch_does_not_end_a_node_with_adam(rule: str, closure: bool) -> None:
+    def adam(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=0.01)
+
+    with flock(1, rule=rule, optimizer=adam) as (node,):
+        for step in range(40):
+            x = torch.randn(16, 8)
+            if step == 20:
+                x[3, 3] = torch.nan
+
+            def loss(x: torch.Tensor = x) -> torch.Tensor:
+                node.optimizer.zero_grad()
+                out = node.loss(x)
+                out.backward()
+                return out
+
+            if closure:
+                node.optimizer.step(loss)  # type: ignore[arg-type]
+            else:
+                loss()
+                node.optimizer.step()
+        assert dict(node.swarm.progress().rejected) == {"own_step": 1}
+        states = node.optimizer.state.values()
+        assert all(bool(torch.isfinite(state["exp_avg"]).all()) for state in states)
+        before = node.weights()
+        for _ in range(4):
+            node.step()
+        assert not torch.equal(node.weights(), before)
+        assert bool(torch.isfinite(node.weights()).all())

@@ -9,10 +9,10 @@ computed 87 % of the time. How the transient is left out is said in `gossip_swar
 from __future__ import annotations
 
 import pytest
-from tests.paper.gossip_swarm import Setting, run
 from tests.unit.replica_audit import audit
 
 from murmurate.core.theory import gossip_expected, gossip_expected_unequal
+from murmurate.study.reproduce.gossip_swarm import Setting, run
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["at once", "between computations"])

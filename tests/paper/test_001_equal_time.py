@@ -10,33 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import nn
 
 from murmurate.errors import ConfigError
-from murmurate.workloads.fashion_mnist import FashionMnist
+from murmurate.study.reproduce.wide_mlp import WideMlp
 from murmurate_coordinator.virtual import VirtualSetting, VirtualSubnets
 
-HIDDEN = 512
 SEEDS = (0, 1, 2)
-
-
-class Wide(FashionMnist):
-    name, batch_size, lr, momentum = "wide", 128, 0.01, 0.0
-
-    def model(self) -> nn.Module:
-        def norm() -> nn.Module:
-            return nn.BatchNorm1d(HIDDEN, track_running_stats=False)
-
-        return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(784, HIDDEN, bias=False),
-            norm(),
-            nn.ReLU(),
-            nn.Linear(HIDDEN, HIDDEN, bias=False),
-            norm(),
-            nn.ReLU(),
-            nn.Linear(HIDDEN, 10),
-        )
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +26,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def points(workload: Wide, rule: str, speeds: dict[str, float]) -> float:
+def points(workload: WideMlp, rule: str, speeds: dict[str, float]) -> float:
     """Mean accuracy of the assembled model, in points. Each run is printed as it ends."""
     found = []
     for seed in SEEDS:
@@ -62,7 +41,7 @@ def points(workload: Wide, rule: str, speeds: dict[str, float]) -> float:
 @pytest.mark.slow
 def test_asynchrony_pays_when_speeds_differ() -> None:
     try:
-        workload = Wide()
+        workload = WideMlp()
     except ConfigError as error:
         pytest.skip(str(error))
     slow = {"node-0": 0.25}  # the coordinator, which trains a subnet too

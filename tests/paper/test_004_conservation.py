@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.paper.hub_swarm import outstanding, request_reply
 
 from murmurate.core.theory import request_reply_expected
+from murmurate.study.reproduce.hub_swarm import outstanding, request_reply
 
 SPEEDS = {
     "equal": [1.0] * 6,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.paper.hub_swarm import Draw, pipelined
 
 from murmurate.core.theory import (
     exact_expected,
@@ -21,6 +20,7 @@ from murmurate.core.theory import (
     renewals_shifted_exponential,
     request_reply_expected,
 )
+from murmurate.study.reproduce.hub_swarm import Draw, pipelined
 
 SHIFT_S, RATE, MEAN_S = 1.0, 2 / 3, 2.5
 """Section 4: «we set alpha = 1, lambda = 2/3, T_c = 1 and K = 10», so mu = 1 + 3/2."""

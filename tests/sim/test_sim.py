@@ -78,6 +78,10 @@ def test_who_leaves_while_cut_off_does_not_take_the_others_for_dead_and_its_upda
     assert not simulate(2195).failure
 
 
+def test_who_alone_accepted_a_vote_is_freed_when_the_peer_it_was_about_comes_back() -> None:
+    assert not simulate(7836).failure
+
+
 def test_the_core_is_whole_again_after_a_mutant() -> None:
     before = simulate(1).trace_hash
     with applied("no-dedupe"):

@@ -65,8 +65,30 @@ def test_it_is_one_optimizer_on_the_mean_of_all_gradients() -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_nobody_comes_goes_or_dies() -> None:
+def test_nobody_comes_or_goes() -> None:
     with pytest.raises(ConfigError, match="nobody comes or goes"):
         world(1.0, joins_s={"node-1": 1.0})
-    with pytest.raises(ConfigError, match="wait for ever"):
-        world(1.0).kill("node-1")
+
+
+def test_one_that_dies_breaks_a_step_and_the_others_go_on() -> None:
+    it = world(10.5, speeds={"node-1": 0.25})
+    assert [one.steps for one in it.figures()] == [2, 2, 2, 2]
+    it.kill("node-1")
+    it.events.run_until(20.6)
+    assert [one.steps for one in it.figures()] == [12, 2, 12, 12]
+    it.kill("node-0")
+    it.kill("node-0")
+    it.events.run_until(20.7)
+    it.finish()
+    assert [one.state for one in it.figures()] == ["killed", "killed", "done", "done"]
+    last = it.figures()[2]
+    assert (last.applied, last.staleness.count, last.staleness.largest) == (38, 38, 0)
+
+
+def test_when_all_are_dead_nothing_more_happens() -> None:
+    it = world(2.5, nodes=2)
+    it.kill("node-0")
+    it.kill("node-1")
+    it.events.run_until(10.0)
+    assert [one.steps for one in it.figures()] == [2, 2]
+    assert it.evaluate() is None

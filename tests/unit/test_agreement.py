@@ -457,6 +457,21 @@ def test_an_accepted_value_is_taken_up_again_by_one_who_has_nothing_to_propose()
     assert c.numbers() == [1, 1, 1]
 
 
+def test_who_accepted_what_nobody_else_did_is_freed_by_a_generation_without_a_change() -> None:
+    """Only a accepted it, then the origin came back: nothing is to be folded any more, and yet a
+    keeps its word until the number is decided."""
+    c = council("abc", gone=("x",))
+    c.propose("a")
+    c.deliver(but(Accept))
+    assert c["a"].vow.accepted is not None
+    c.every(over=(), gone=())
+    assert c["a"].agreement.frozen(X, c.now + 1000.0)
+    c.propose("a")
+    c.deliver()
+    assert c.decided == {1: {Generation(1, ("a", "b", "c"))}}
+    assert not c["a"].agreement.frozen(X, c.now)
+
+
 def test_what_one_no_longer_holds_it_does_not_accept() -> None:
     """Refusing is always allowed, so a decided value leaves a majority that holds its folds."""
     c = council()

@@ -117,7 +117,7 @@ def test_lists_and_flags_from_text() -> None:
         ('[train]\nmode = "ist"', "such as 10.0.0.5:7100: mode ist needs one"),
         ("[ist]\nwidth = 2", "only with mode ist"),
         ('[train]\nrule = "lease"', "sum or average with mode gossip"),
-        ('[train]\nrule = "summ"', "hierarchical, hogwild; nearest: sum"),
+        ('[train]\nrule = "summ"', "groups, hogwild; nearest: sum"),
         ('[train]\ncodec = "bf61"', "topk or topk(PART), such as topk(0.01); nearest: bf16"),
         ('[train]\ncodec = "int8"\nrule = "average"', "fp32 with rule average"),
         ('[train]\nmode = "hubb"', "allreduce, hogwild; nearest: hub"),
@@ -300,3 +300,35 @@ def test_options_are_checked(
 ) -> None:
     assert main(arguments) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('mode = "allreduce"\nrule = "sum"', "hierarchical or groups with mode allreduce"),
+        (
+            'mode = "allreduce"\nrule = "k-of-n"',
+            "hierarchical or groups with mode allreduce",
+        ),
+        ('mode = "hogwild"\nrule = "flat"', "hogwild with mode hogwild"),
+        ('rule = "flat"', "with mode gossip"),
+        (
+            'mode = "allreduce"\ngroup = 4',
+            "only with mode allreduce and rule",
+        ),
+        ('mode = "allreduce"\nrule = "hierarchical"\ngroup = 0', "whole number from 1"),
+        ('mode = "allreduce"\nevery = 2', "none with mode allreduce"),
+        ('mode = "allreduce"\ncodec = "int8"', "fp32 with mode allreduce"),
+        ('mode = "hogwild"\ntopology = "ring"', "full with mode hogwild"),
+    ],
+)
+def test_what_a_mode_in_step_has_not_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    (line,) = problems(tmp_path, f"[train]\n{text}")
+    assert says in line
+
+
+def test_a_mode_in_step_has_a_rule_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    for mode, rule in (("allreduce", "flat"), ("hogwild", "hogwild")):
+        file.write_text(f'[train]\nmode = "{mode}"\n', encoding="utf-8")
+        assert load(str(file)).train.rule == rule

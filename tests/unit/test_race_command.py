@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from murmurate.programs.cli.main import main
-from murmurate.study.race import sweep, up_options
+from murmurate.study.race import showing, sweep, up_options
 from murmurate.study.race.race_file import lines_of, read
 from murmurate.study.race.results import curve, not_converged, reached
 
@@ -229,6 +229,22 @@ def test_not_converged_is_one_class_for_all() -> None:
     assert not_converged({"test_loss_mean": None, "nodes": []})
     row = {"accuracy_by_class": [0.2, 1.0, 0.0]}
     assert not not_converged({"test_loss_mean": 1.0, "nodes": [row]})
+
+
+def test_curves_as_a_picture(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    race = read(file)
+    points = [[0.0, 0, 2.3, 0.1], [6.0, 90, 2.0, 0.3], [12.0, 180, 1.8, 0.5]]
+    found = {(cell.solver, cell.setting, cell.seed): {"points": points} for cell in race.cells()}
+    assert showing.draw(race, found, tmp_path / "race.png")
+    assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_it_is_one_line(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not showing.draw(read(file), {}, tmp_path / "race.png")
 
 
 @pytest.mark.slow

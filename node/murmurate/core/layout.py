@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from murmurate.core import buffers
+from murmurate.core import buffers, second_moments
 from murmurate.core.plain_names import plain_names
 from murmurate.errors import ConfigError
 
@@ -79,13 +79,14 @@ def _is_statistic(buffer: torch.Tensor | None) -> bool:
 
 
 class Layout:
-    """Where each trained parameter lies, and each statistic behind them. Two peers can exchange
-    updates when `schema` is equal.
+    """Where each trained parameter lies, and behind them each statistic and what is known of each
+    second moment, if these travel. Two peers can exchange updates when `schema` is equal.
 
     What is asked with a list of parameters concerns these: the first `trained` numbers.
     """
 
     __slots__ = (
+        "_first_moment",
         "_narrow",
         "_offsets",
         "_pointers",
@@ -93,16 +94,20 @@ class Layout:
         "_shaped",
         "_viewed",
         "dtype",
+        "moments",
         "schema",
         "size",
+        "statistics",
         "tensors",
         "trained",
     )
 
-    def __init__(self, tensors: Iterable[TensorSpec], statistics: int = 0) -> None:
-        """`statistics`: so many tensors, the last, are statistics and no parameters."""
+    def __init__(
+        self, tensors: Iterable[TensorSpec], statistics: int = 0, moments: int = 0
+    ) -> None:
+        """So many tensors, the last, are no parameters: `statistics`, and behind them `moments`."""
         self.tensors = tuple(tensors)
-        if len(self.tensors) == statistics:
+        if len(self.tensors) == statistics + moments:
             raise ConfigError("model: no parameter requires a gradient, so there is nothing to do")
         self.dtype = (
             torch.float64 if any(t.dtype == "float64" for t in self.tensors) else torch.float32
@@ -112,8 +117,13 @@ class Layout:
             offsets.append(offsets[-1] + tensor.size)
         self._offsets = offsets
         self.size = offsets[-1]
-        self.trained = offsets[len(self.tensors) - statistics]
+        self.trained = offsets[len(self.tensors) - statistics - moments]
         """So many numbers are of parameters."""
+        self._first_moment = len(self.tensors) - moments
+        self.statistics = slice(self.trained, offsets[self._first_moment])
+        """Where the running statistics lie."""
+        self.moments = slice(self.statistics.stop, self.size)
+        """Where everybody's second moments lie, in few numbers (`core.second_moments`)."""
         self._row: torch.Tensor | None = None
         self._pointers: list[int] = []
         self._viewed: torch.Tensor | None = None
@@ -124,10 +134,10 @@ class Layout:
 
     @staticmethod
     def of(
-        model: torch.nn.Module, *, statistics: bool = False
+        model: torch.nn.Module, *, statistics: bool = False, moments: bool = False
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
         """The layout of a model's trained parameters, and these, in the same order; with room for
-        its running statistics behind them, if that is asked for."""
+        its running statistics behind them, and for second moments, if that is asked for."""
         specs: list[TensorSpec] = []
         parameters: list[torch.nn.Parameter] = []
         plain = plain_names(model)
@@ -147,14 +157,15 @@ class Layout:
             dtype = str(parameter.dtype).removeprefix("torch.")
             specs.append(TensorSpec(name, dtype, tuple(parameter.shape)))
             parameters.append(parameter)
-        if not (statistics and specs):
-            return Layout(specs), parameters
-        running = tracked(model)
+        running = tracked(model) if statistics and specs else {}
         # They are kept and sent as the flat weights are, whatever they are in the model.
         wide = "float64" if any(spec.dtype == "float64" for spec in specs) else "float32"
         shapes = {plain(name): tuple(each.tensor.shape) for name, each in running.items()}
         specs += [TensorSpec(name, wide, shape) for name, shape in shapes.items()]
-        return Layout(specs, len(running)), parameters
+        kept = [second_moments.kept_of(t.name, t.shape) for t in specs[: len(parameters)]]
+        kept = kept if moments else []
+        specs += [TensorSpec(name, wide, shape) for name, shape in kept]
+        return Layout(specs, len(running), len(kept)), parameters
 
     @property
     def narrow(self) -> bool:
@@ -168,13 +179,14 @@ class Layout:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    @property
-    def statistics(self) -> slice:
-        """Where the running statistics lie."""
-        return slice(self.trained, self.size)
-
     def span(self, index: int) -> slice:
         return slice(self._offsets[index], self._offsets[index + 1])
+
+    def moment_spans(self) -> list[slice]:
+        """Where each parameter's second moment lies, counted from the first of them."""
+        first = self.moments.start
+        spans = [self.span(i) for i in range(self._first_moment, len(self.tensors))]
+        return [slice(span.start - first, span.stop - first) for span in spans]
 
     def line_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Move the parameters' values into one buffer, in this order, where that can be done.
@@ -223,6 +235,14 @@ class Layout:
         self._fill(flat, parameters)
         return flat
 
+    def gather_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same for a buffer of all numbers: 0 where none of these lies."""
+        given = self._offsets[len(tensors)]
+        flat = buffers.empty(self.size, self.dtype)
+        self._fill(flat[:given], tensors)
+        flat[given:] = 0.0
+        return flat
+
     def _fill(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
             if all(p.is_cpu and p.dtype is self.dtype for p in parameters):
@@ -233,7 +253,7 @@ class Layout:
 
     def gained(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
         """A new buffer: what the parameters have that `weights`, last scattered, had not. Nothing
-        where statistics lie."""
+        where no parameters lie."""
         flat = buffers.empty(self.size, self.dtype)
         flat[self.trained :] = 0.0
         gain, weights = flat[: self.trained], weights[: self.trained]
@@ -320,8 +340,14 @@ class Layout:
 
     def difference(self, theirs: Sequence[TensorSpec]) -> str:
         """What another model has, lacks or has in another shape; empty: nothing."""
-        mine = {tensor.name: tensor for tensor in self.tensors}
-        other = {tensor.name: tensor for tensor in theirs}
+        mine, kept = _by_name(self.tensors)
+        other, theirs_kept = _by_name(theirs)
+        if mine == other and kept != theirs_kept:
+            here, there = ("has not", "has") if theirs_kept else ("has", "has not")
+            return (
+                f"{there} everybody's second moments in it and this node {here}: all members need"
+                ' the same word for data, and with "own" the same kind of optimizer'
+            )
         found = [f"lacks {tensor}" for name, tensor in mine.items() if name not in other]
         found += [f"has {tensor} more" for name, tensor in other.items() if name not in mine]
         found += [
@@ -333,6 +359,14 @@ class Layout:
             found = ["has the same tensors in another order"]
         more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
         return "; ".join(found[:SHOWN_MAX]) + more
+
+
+def _by_name(
+    tensors: Sequence[TensorSpec],
+) -> tuple[dict[str, TensorSpec], dict[str, TensorSpec]]:
+    """Those of the model, and second moments."""
+    mine = {t.name: t for t in tensors if not t.name.startswith(second_moments.PREFIX)}
+    return mine, {t.name: t for t in tensors if t.name not in mine}
 
 
 class Ahead:

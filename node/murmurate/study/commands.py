@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import (
     Commands,
     command,
     given,
     nodes,
     positive,
+    seconds,
     span,
     whole,
 )
@@ -21,12 +23,93 @@ from murmurate.programs.keys.kinds import STDIN
 if TYPE_CHECKING:  # torch comes with it
     from murmurate.study.virtual.command import VirtualPlan
 
+STATUS_S = 5.0
+"""So long a running node has to answer."""
+PAPERS = ("000", "001", "002", "003", "004", "all")
+
 
 def add(commands: Commands) -> None:
     """Their options and help."""
+    _add_plan(commands)
     _add_plot(commands)
     _add_race(commands)
+    _add_reproduce(commands)
     _add_sim(commands)
+
+
+def _add_plan(commands: Commands) -> None:
+    plan = command(
+        commands,
+        "plan",
+        "what if peers were added: staleness, throughput, bytes, memory (docs/plan.md)",
+        "From a few numbers, a workload that is measured here, or a running node: what to expect"
+        " now and with more peers, and which mode and rule would suit.",
+        """\
+examples:
+  murmurate plan --peers 4 --add 4@0.25 --step-s 0.02 --parameters 61706 --batch-size 32
+  murmurate plan --peers 8 --workload digits --delay-s 0.01 --link-bytes-s 1e8
+  murmurate plan --status 10.0.0.5:7000 --batch-size 32 --add 4
+""",
+    )
+    plan.add_argument(
+        "--peers", metavar="N[@SPEED]", action="append", default=[], help="again for other speeds"
+    )
+    plan.add_argument(
+        "--add", metavar="N[@SPEED]", action="append", default=[], help="peers to be added"
+    )
+    plan.add_argument("--step-s", metavar="A[+B]", help="seconds of a step at speed 1")
+    plan.add_argument("--fold-s", metavar="S", help="seconds to fold an update in (default 0)")
+    plan.add_argument("--batch-size", metavar="N", type=positive, help="samples of a step")
+    plan.add_argument("--parameters", metavar="N", type=positive, help="of the model")
+    plan.add_argument("--every", metavar="N", type=positive, default=1, help="steps in an update")
+    plan.add_argument("--delay-s", metavar="S", type=seconds, default=0.0, help="one way")
+    plan.add_argument("--link-bytes-s", metavar="N", type=seconds, help="of each link")
+    plan.add_argument("--workload", metavar="NAME", help="measured on this machine")
+    plan.add_argument("--data", metavar="PATH", help="where the workload's files are")
+    plan.add_argument("--status", metavar="ADDRESS", help="host:port of a running node")
+    plan.add_argument("--json", action="store_true", help="for programs")
+    plan.set_defaults(run=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from murmurate.study.plan import command as plan
+
+    if arguments.status is not None:
+        now = plan.of_status(_status(arguments.status), arguments.batch_size or 1)
+        return plan.tell(now, plan.added(now, arguments.add), as_json=arguments.json)
+    told = {
+        "batch_size": arguments.batch_size,
+        "parameters": arguments.parameters,
+        "step": arguments.step_s,
+        "fold": arguments.fold_s,
+    }
+    if arguments.workload is not None:
+        found = plan.of_workload(arguments.workload, arguments.data, arguments.batch_size)
+        told = found | {key: value for key, value in told.items() if value is not None}
+    missing = [key for key in ("step", "batch_size", "parameters") if told[key] is None]
+    if missing:
+        names = {"step": "--step-s", "batch_size": "--batch-size", "parameters": "--parameters"}
+        raise ConfigError(
+            f"{', '.join(names[key] for key in missing)}: needed, or --workload, or --status"
+        )
+    now = plan.circumstances(
+        peers=arguments.peers or ["4"],
+        delay_s=arguments.delay_s,
+        link_bytes_s=arguments.link_bytes_s,
+        every=arguments.every,
+        **told,
+    )
+    return plan.tell(now, plan.added(now, arguments.add), as_json=arguments.json)
+
+
+def _status(address: str) -> dict[str, Any]:
+    import asyncio
+
+    from murmurate.programs.keys.credentials import own_credentials
+    from murmurate.watch import status, swarm
+
+    status.check(address)
+    return swarm.as_json(asyncio.run(status.ask(address, STATUS_S, own_credentials())))
 
 
 def _add_plot(commands: Commands) -> None:
@@ -79,6 +162,40 @@ def _race(arguments: argparse.Namespace) -> int:
     from murmurate.study.race import command as race
 
     return race.run(arguments.file, out=arguments.out, jobs=arguments.jobs, quick=arguments.quick)
+
+
+def _add_reproduce(commands: Commands) -> None:
+    reproduce = command(
+        commands,
+        "reproduce",
+        "the papers' figures at the scale of a laptop (docs/papers.md)",
+        "For each figure, table and claim: the paper's number, ours, whether they agree, and why"
+        " not. As a table, JSON and a page.",
+        """\
+examples:
+  murmurate reproduce 004 --quick
+  murmurate reproduce 000 --text enwiki.txt
+  murmurate reproduce all --out results/papers
+""",
+    )
+    reproduce.add_argument(
+        "paper", metavar="PAPER", choices=PAPERS, help=f"one of {', '.join(PAPERS)}"
+    )
+    reproduce.add_argument("--quick", action="store_true", help="at most a minute each")
+    reproduce.add_argument("--out", metavar="DIR", default="papers", help="default: papers")
+    reproduce.add_argument(
+        "--text", metavar="FILE", help="for 000's word vectors (default: Python's reference)"
+    )
+    reproduce.add_argument("--seed", metavar="S", type=whole, default=0, help="default 0")
+    reproduce.set_defaults(run=_reproduce)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from murmurate.study.reproduce import command as reproduce
+    from murmurate.study.reproduce.claim import Effort
+
+    effort = Effort(quick=arguments.quick, seed=arguments.seed, text=arguments.text)
+    return reproduce.run(arguments.paper, effort, arguments.out)
 
 
 def _add_sim(commands: Commands) -> None:

@@ -8,7 +8,14 @@ import torch
 from murmurate.core.gossip.ways import MEMBERS_ONLY
 from murmurate.core.layout import Layout
 from murmurate.core.membership.timing import Timing
-from murmurate.core.synchronous.rules import ALLREDUCE, GROUP_SIZE, HIERARCHICAL, RULES_IN_STEP
+from murmurate.core.synchronous.rules import (
+    ALLREDUCE,
+    GROUP_SIZE,
+    GROUPS,
+    HIERARCHICAL,
+    RULES_IN_STEP,
+    group_of,
+)
 from murmurate.core.values.addresses import split_address
 from murmurate.edge.net.collective import MeetingPlace
 from murmurate.edge.net.transport import Transport
@@ -57,25 +64,32 @@ def start(
     """Join the run, and return once its weights are in the model."""
     rule = rule_in_step(ALLREDUCE, options.rule)
     check_in_step(ALLREDUCE, options)
-    if group is not None and rule != HIERARCHICAL:
-        raise ConfigError(f"group {group}: only with rule 'hierarchical'")
+    if group is not None and rule not in (HIERARCHICAL, GROUPS):
+        raise ConfigError(f"group {group}: only with rule 'hierarchical' or 'groups'")
     if group is not None and group < 1:
         raise ConfigError(f"group {group}: expected 1 or more members in a group")
+    size = group or GROUP_SIZE
+    if rule == GROUPS and group_of(options.own_name, size) is None:
+        raise ConfigError(
+            f"name {options.own_name!r}: with rule 'groups' it says to which group a member"
+            " belongs: it must end in a number, such as node-3"
+        )
     layout, parameters = Layout.of(model, statistics=True)
     runtime = runtime_in_step(model, layout, parameters, options, rule, transport)
     try:
         listen = split_address(options.listen)[0]
         place = MeetingPlace(listen, split_address(runtime.figures.address)[0])
-        swarm = SynchronousSwarm(
-            runtime,
-            layout,
-            parameters,
-            model,
-            optimizer,
-            place,
-            founder=not runtime.figures.came_to_others,
-            group=(group or GROUP_SIZE) if rule == HIERARCHICAL else 0,
-        )
+        founder = not runtime.figures.came_to_others
+        parts = (runtime, layout, parameters, model, optimizer, place)
+        if rule == GROUPS:
+            from murmurate.training.groups import GroupedSwarm
+
+            swarm: SynchronousSwarm = GroupedSwarm(
+                *parts, founder=founder, size=size, options=options
+            )
+        else:
+            inside = size if rule == HIERARCHICAL else 0
+            swarm = SynchronousSwarm(*parts, founder=founder, group=inside)
     except BaseException:
         runtime.stop()
         raise

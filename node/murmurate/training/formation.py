@@ -51,13 +51,17 @@ class Formation:
         *,
         group: int = 0,
         take_in: Callable[[], None] = lambda: None,
+        mine: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`take_in` is called while nothing else happens."""
+        """`take_in` is called while nothing else happens; `mine`: who may be in my group."""
         self._port = port
         self._place = place
         self._device = device
         self._group = group
         self._take_in = take_in
+        self._mine = mine
+        self.more = ""
+        """What else is told of where this member is met."""
         self._claims = 0
         self._formed = 0
         self._probed: dict[str, tuple[float, bool]] = {}
@@ -68,6 +72,18 @@ class Formation:
         """These said so with their last step."""
         self._gone |= set(names)
 
+    def tell(self) -> None:
+        """Say where I am met."""
+        self._port.meet(f"{self._place.address} {self.more}".strip())
+
+    def _meetings(self) -> dict[str, str]:
+        """Who may be in my group, and where each is met."""
+        return {
+            name: said.split()[0] if said else ""
+            for name, said in self._port.meetings().items()
+            if self._mine(name) or name == self._port.name
+        }
+
     def newcomer(self, members: Collection[str]) -> bool:
         """Whether somebody waits who is not one of these."""
         return any(name not in members for name in self._present(probe=True, known=members))
@@ -75,12 +91,12 @@ class Formation:
     def waiting(self) -> bool:
         """Whether others train in step, or wait to."""
         mine = self._port.name
-        return any(at and name != mine for name, at in self._port.meetings().items())
+        return any(at and name != mine for name, at in self._meetings().items())
 
     def _present(self, *, probe: bool, known: Collection[str] = ()) -> dict[str, str]:
         """Who waits or trains, and where it is met."""
         now, mine = time.monotonic(), self._port.name
-        meetings = self._port.meetings()
+        meetings = self._meetings()
         self._gone = {name for name in self._gone if meetings.get(name)}
         found = {}
         for name, address in meetings.items():
@@ -99,7 +115,7 @@ class Formation:
     def form(self, step: int, *, founder: bool, deadline: float) -> Formed:
         """The next group, with all who are there. TransportError: not before the deadline."""
         began = time.monotonic()
-        self._port.meet(self._place.address)
+        self.tell()
         self._probed.clear()
         while True:
             self._claims += 1
@@ -175,4 +191,4 @@ class Formation:
         """The first time all who are in the run should come; later only those who train."""
         if self._formed or waited_s > FIRST_S:
             return False
-        return any(name not in present for name in self._port.meetings())
+        return any(name not in present for name in self._meetings())

@@ -18,6 +18,8 @@ gradient's step 1 / (1 - μ) times as large; that factor is in the gain.
 | any other | what it changed, momentum and all |
 
 g has the weight decay of optimizers that put it there (x wd); decoupled decay comes on top.
+
+Where peers hold different data, v is not the optimizer's own but everybody's (`training.moments`).
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ from murmurate.training.sgd_then_adam import ADAM, SgdThenAdam
 
 Group: TypeAlias = dict[str, Any]
 State: TypeAlias = dict[str, Any]
+SquaresOf: TypeAlias = Callable[[Group, list[State]], list[torch.Tensor]]
+"""Reads the second moments of an optimizer's parameters, bias-corrected; new tensors."""
+Everybodys: TypeAlias = Callable[[torch.nn.Parameter, torch.Tensor], None]
+"""Makes everybody's second moment of a parameter's own, in place."""
 
 
 class OptimizerGain:
@@ -49,6 +55,8 @@ class OptimizerGain:
             self._spans[id(parameter)] = slice(at, at + parameter.numel())
             at += parameter.numel()
         self._scaled = _SCALED.get(type(optimizer))
+        self.everybodys: Everybodys | None = None
+        """What makes everybody's second moment of a parameter's own; None: the own one counts."""
         self._flat: torch.Tensor | None = None
         self._shaped: dict[int, torch.Tensor] = {}
         """The flat gain that was last added to, in the shapes of the parameters."""
@@ -65,6 +73,21 @@ class OptimizerGain:
         if not self.known:
             return "unread"
         return "plain" if self._scaled is _sgd else "normalized"
+
+    def divide_by(self, everybodys: Everybodys) -> None:
+        """From now on by everybody's second moments."""
+        self.everybodys = everybodys
+
+    def square(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
+        """Its second moment as it is now, bias-corrected; a new tensor. None: it was not stepped,
+        or is not this optimizer's."""
+        state = self._optimizer.state.get(parameter)
+        if not state or not keeps_squares(self._optimizer):
+            return None
+        for group in self._optimizer.param_groups:
+            if any(each is parameter for each in group["params"]):
+                return _SQUARES[type(self._optimizer)](group, [state])[0]
+        return None
 
     def others(self) -> list[slice]:
         """Where the parameters lie that are not this optimizer's, now; another may have them."""
@@ -87,11 +110,21 @@ class OptimizerGain:
                     taken_at = view()
                 at = [] if taken_at is None else [self._of(taken_at, p) for p in stepped]
                 states = [self._optimizer.state[p] for p in stepped]
-                steps, factor = self._scaled(_Stepped(group, stepped, at, states))
+                it = _Stepped(group, stepped, at, states, self.everybodys)
+                steps, factor = self._scaled(it)
                 into = self._into(gain, stepped)
                 if steps[0].device != gain.device or steps[0].dtype != gain.dtype:
                     steps = [step.to(gain.device, gain.dtype) for step in steps]
                 torch._foreach_add_(into, steps, alpha=factor if group.get("maximize") else -factor)
+
+    def mend(self) -> None:
+        """Steps were taken back: what the optimizer remembers of them is not kept where it is no
+        number. Such a parameter begins anew, its count of steps too."""
+        for parameter, state in list(self._optimizer.state.items()):
+            tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
+            floating = [each for each in tensors if each.is_floating_point()]
+            if not all(bool(torch.isfinite(each).all()) for each in floating):
+                del self._optimizer.state[parameter]
 
     def _of(self, flat: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
         """The part of flat numbers that is a parameter's, as the parameter is."""
@@ -106,6 +139,11 @@ class OptimizerGain:
             if id(p) not in shaped:
                 shaped[id(p)] = gain[self._spans[id(p)]].view(p.shape)
         return [shaped[id(p)] for p in stepped]
+
+
+def keeps_squares(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it divides by a mean, or a sum, of squares of gradients that can be read."""
+    return type(optimizer) in _SQUARES
 
 
 def without_bound(optimizer: torch.optim.Optimizer) -> bool:
@@ -128,6 +166,7 @@ class _Stepped(NamedTuple):
     views: list[torch.Tensor]
     """Where their gradients were taken; none: nothing decays."""
     states: list[State]
+    everybodys: Everybodys | None = None
 
     @property
     def rate(self) -> float:
@@ -158,15 +197,15 @@ class _Stepped(NamedTuple):
     def counts(self) -> list[float]:
         return [float(state["step"]) for state in self.states]
 
-    def second_moments(self) -> list[torch.Tensor]:
-        """√v̂ + ε of Adam and its kin."""
-        beta = float(self.group["betas"][1])
-        name = "max_exp_avg_sq" if self.group.get("amsgrad") else "exp_avg_sq"
-        corrections = [1.0 - beta**count for count in self.counts()]
-        moments = _list(torch._foreach_div([state[name] for state in self.states], corrections))
-        torch._foreach_sqrt_(moments)
-        torch._foreach_add_(moments, float(self.group["eps"]))
-        return moments
+    def roots(self, squares_of: SquaresOf) -> list[torch.Tensor]:
+        """√v + ε: of the optimizer's own second moments, or of everybody's."""
+        squares = squares_of(self.group, self.states)
+        if self.everybodys is not None:
+            for parameter, square in zip(self.parameters, squares, strict=True):
+                self.everybodys(parameter, square)
+        torch._foreach_sqrt_(squares)
+        torch._foreach_add_(squares, float(self.group["eps"]))
+        return squares
 
     def decayed(self, steps: list[torch.Tensor]) -> list[torch.Tensor]:
         """With decoupled weight decay, on top of what a gradient does."""
@@ -183,6 +222,25 @@ def _list(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return list(tensors)
 
 
+def _of_adam(group: Group, states: list[State]) -> list[torch.Tensor]:
+    beta = float(group["betas"][1])
+    name = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
+    corrections = [1.0 - beta ** float(state["step"]) for state in states]
+    return _list(torch._foreach_div([state[name] for state in states], corrections))
+
+
+def _of_rmsprop(group: Group, states: list[State]) -> list[torch.Tensor]:
+    moments = [state["square_avg"] for state in states]
+    if not group["centered"]:
+        return [moment.clone() for moment in moments]
+    means = [state["grad_avg"] for state in states]
+    return _list(torch._foreach_addcmul(moments, means, means, value=-1))
+
+
+def _of_adagrad(group: Group, states: list[State]) -> list[torch.Tensor]:
+    return [state["sum"].clone() for state in states]
+
+
 def _sgd(it: _Stepped) -> Steps:
     momentum = float(it.group["momentum"])
     factor = (1.0 - float(it.group["dampening"])) / (1.0 - momentum) if momentum else 1.0
@@ -192,11 +250,11 @@ def _sgd(it: _Stepped) -> Steps:
 def _adam(it: _Stepped) -> Steps:
     if it.group.get("decoupled_weight_decay"):
         return _adamw(it)
-    return _list(torch._foreach_div(it.gradients(), it.second_moments())), it.rate
+    return _list(torch._foreach_div(it.gradients(), it.roots(_of_adam))), it.rate
 
 
 def _adamw(it: _Stepped) -> Steps:
-    steps = _list(torch._foreach_div(it.plain(), it.second_moments()))
+    steps = _list(torch._foreach_div(it.plain(), it.roots(_of_adam)))
     return it.decayed(steps), it.rate
 
 
@@ -206,7 +264,7 @@ def _radam(it: _Stepped) -> Steps:
     decoupled = bool(it.group.get("decoupled_weight_decay"))
     gradients = it.plain() if decoupled else it.gradients()
     steps = []
-    for gradient, moment, count in zip(gradients, it.second_moments(), it.counts(), strict=True):
+    for gradient, moment, count in zip(gradients, it.roots(_of_adam), it.counts(), strict=True):
         length = longest - 2.0 * count * beta**count / (1.0 - beta**count)
         if length <= 5.0:
             steps.append(gradient.clone())
@@ -224,20 +282,12 @@ def _adamax(it: _Stepped) -> Steps:
 
 
 def _rmsprop(it: _Stepped) -> Steps:
-    moments = [state["square_avg"] for state in it.states]
-    if it.group["centered"]:
-        means = [state["grad_avg"] for state in it.states]
-        moments = _list(torch._foreach_addcmul(moments, means, means, value=-1))
-    roots = _list(torch._foreach_sqrt(moments))
-    torch._foreach_add_(roots, float(it.group["eps"]))
     rate = it.rate / (1.0 - float(it.group["momentum"]))
-    return _list(torch._foreach_div(it.gradients(), roots)), rate
+    return _list(torch._foreach_div(it.gradients(), it.roots(_of_rmsprop))), rate
 
 
 def _adagrad(it: _Stepped) -> Steps:
-    roots = _list(torch._foreach_sqrt([state["sum"] for state in it.states]))
-    torch._foreach_add_(roots, float(it.group["eps"]))
-    steps = _list(torch._foreach_div(it.gradients(), roots))
+    steps = _list(torch._foreach_div(it.gradients(), it.roots(_of_adagrad)))
     decay = float(it.group["lr_decay"])
     torch._foreach_div_(steps, [1.0 + (count - 1.0) * decay for count in it.counts()])
     return steps, it.rate
@@ -266,3 +316,13 @@ _SCALED: dict[type[torch.optim.Optimizer], Callable[[_Stepped], Steps]] = {
     Lars: _lars,
     SgdThenAdam: _sgd_then_adam,
 }
+
+_SQUARES: dict[type[torch.optim.Optimizer], SquaresOf] = {
+    torch.optim.Adam: _of_adam,
+    torch.optim.AdamW: _of_adam,
+    torch.optim.NAdam: _of_adam,
+    torch.optim.RAdam: _of_adam,
+    torch.optim.RMSprop: _of_rmsprop,
+    torch.optim.Adagrad: _of_adagrad,
+}
+"""Adamax is not among them: the mean of largest gradients is nobody's largest."""

@@ -42,6 +42,7 @@ from murmurate.training.gain import without_bound
 from murmurate.training.gains import OptimizerGains
 from murmurate.training.loop_parts import check_free
 from murmurate.training.loop_watch import LoopWatch
+from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
 from murmurate.training.sight import ModelSight
 from murmurate.training.statistics import ModelStatistics, first_weights
@@ -77,6 +78,7 @@ class GossipOptions:
     checkpoint_s: float
     timing: Timing | None
     join_timeout_s: float
+    wait_for: int
     seed: int | None
     metrics: str | None
     credentials: Credentials
@@ -124,6 +126,7 @@ class GossipOptions:
                 self.join_timeout_s > 0,
                 f"join_timeout_s {self.join_timeout_s}: expected more than 0",
             ),
+            (self.wait_for >= 1, f"wait_for {self.wait_for}: expected 1 or more members"),
             (self.checkpoint_s > 0, f"checkpoint_s {self.checkpoint_s}: expected more than 0"),
             (
                 not isinstance(self.peers, str),
@@ -159,7 +162,7 @@ def start(
             f"optimizer {type(each).__name__}: its steps have no bound, and on weights that"
             " others change, too, they diverge: use another, such as Adam or SGD"
         )
-    layout, parameters = Layout.of(model, statistics=True)
+    layout, parameters = layout_of(model, optimizers, options.data)
     check_free(parameters)
     encoder = encoder_for(parse_codec(options.codec), layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
@@ -188,7 +191,7 @@ def start(
     if way.warning:
         log.warning("%s", way.warning)
     places = turns.places if turns else (slice(None),)
-    likeness = runtime.training.likeness = Likeness(layout.size, places[0])
+    likeness = runtime.training.likeness = Likeness(layout.trained, places[0])
     publisher = Publisher(
         runtime.training,
         layout,
@@ -217,7 +220,7 @@ def start(
     swarm.hook(optimizers, gain)
     swarm.credentials = options.credentials
     try:
-        swarm.enter(options.join_timeout_s)
+        swarm.enter(options.join_timeout_s, options.wait_for)
     except BaseException as error:
         # Told to stop, and known to the others already: they should not have to take it for dead.
         swarm.leave(timeout_s=0.0 if isinstance(error, Exception) else GOODBYE_S)
@@ -289,6 +292,7 @@ def _settings(
         timing=options.timing or Timing(),
         join_timeout_s=options.join_timeout_s,
         seed=options.seed,
+        known_port=not options.listen.endswith(":0"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from murmurate.core.membership.timing import Timing
-from murmurate.core.synchronous.rules import ALLREDUCE, RULES_IN_STEP
+from murmurate.core.synchronous.rules import ALLREDUCE, HOGWILD, RULES_IN_STEP
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
@@ -19,6 +19,7 @@ from murmurate.training.loop_parts import optimizers_of
 from murmurate.training.swarm import Swarm
 
 if TYPE_CHECKING:
+    from murmurate.training.hogwild import HogwildSwarm
     from murmurate.training.member import Member
     from murmurate.training.synchronous import SynchronousSwarm
 
@@ -64,6 +65,27 @@ def join(
 @overload
 def join(
     model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: str,
+    mode: Literal["hogwild"],
+    peers: Sequence[str] = (),
+    name: str | None = None,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    rule: str = "hogwild",
+    found: bool | None = None,
+    insecure: bool = False,
+    timing: Timing | None = None,
+    join_timeout_s: float = 30.0,
+    seed: int | None = None,
+    metrics: str | None = None,
+    _transport: Transport | None = None,
+    _credentials: Credentials = PLAINTEXT,
+) -> HogwildSwarm: ...
+@overload
+def join(
+    model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     run: str,
@@ -83,6 +105,7 @@ def join(
     checkpoint_s: float = 30.0,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
+    wait_for: int = 1,
     seed: int | None = None,
     metrics: str | None = None,
     _transport: Transport | None = None,
@@ -109,6 +132,7 @@ def join(
     checkpoint_s: float = 30.0,
     timing: Timing | None = None,
     join_timeout_s: float = 30.0,
+    wait_for: int = 1,
     seed: int | None = None,
     metrics: str | None = None,
     coordinator: str | None = None,
@@ -118,7 +142,7 @@ def join(
     group: int | None = None,
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
-) -> Swarm | Member | SynchronousSwarm:
+) -> Swarm | Member | SynchronousSwarm | HogwildSwarm:
     """Train `model` together with the peers of this run; returns once it has their weights.
 
     model      any nn.Module, compiled or wrapped or not: names are compared without a wrapper's
@@ -145,6 +169,8 @@ def join(
     insecure   allow plaintext on a network: anybody there can read and change what is sent
     checkpoint a folder of this node's own: it goes on from what is there, under the same name, and
                writes a checkpoint every `checkpoint_s` seconds (docs/checkpoints.md)
+    wait_for   begin when so many members are here, this one included, so that nobody has done its
+               steps before the others are loaded; a run that is under way is not waited for
     timing     `Timing.lan()` (default) or `Timing.wan()`
     metrics    where to serve /metrics, /livez, /readyz and a page for people, such as
                "127.0.0.1:9100" (docs/metrics.md); port 0 takes a free one, None serves nothing
@@ -161,12 +187,17 @@ def join(
     of all (docs/synchronous.md). Returns a `SynchronousSwarm`. Of the above it has run, peers,
     name, listen, advertise, found, insecure, timing and metrics, and
 
-    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean
-    group        with "hierarchical": members in a group (default 4)
+    rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean;
+                 "groups": in step inside groups, by the number at the end of `name`; gossip across
+    group        with the last two: members in a group (default 4)
 
     mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
     calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
     besides run, name and metrics it takes `coordinator`.
+
+    mode="hogwild" trains one set of weights in the memory that processes of this machine share,
+    without a lock (docs/synchronous.md). Returns a `HogwildSwarm`; it has the same of the above,
+    but no `group`.
     """
     optimizers = optimizers_of(model, optimizer)
     if mode in ("ist", "hub"):
@@ -220,6 +251,7 @@ def join(
         checkpoint_s=checkpoint_s,
         timing=timing,
         join_timeout_s=join_timeout_s,
+        wait_for=wait_for,
         seed=seed,
         metrics=metrics,
         credentials=_credentials,
@@ -232,4 +264,10 @@ def join(
         return allreduce.start(model, optimizers[0], options, group, _transport)
     if group is not None:
         raise ConfigError(f"group {group}: only with mode 'allreduce'")
+    if mode == HOGWILD:
+        from murmurate.training import hogwild
+
+        if len(optimizers) > 1:
+            raise ConfigError("optimizer: mode 'hogwild' takes one")
+        return hogwild.start(model, optimizers[0], options, _transport)
     return start(model, optimizers, options, _transport)

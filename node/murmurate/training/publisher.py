@@ -32,6 +32,7 @@ from murmurate.errors import LocalProtocolError
 from murmurate.training.background import Background, Source
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.gains import OptimizerGains
+from murmurate.training.moments import SwarmMoments
 from murmurate.training.statistics import ModelStatistics
 
 log = logging.getLogger("murmurate")
@@ -60,7 +61,8 @@ class Publisher:
     ) -> None:
         """`every`: local steps per update, or more where the `rhythm` says so. A large model is
         published a part at a time, in `turns`, and all of it in the same number of steps, if there
-        are as many as parts. `statistics`: the model's, if the layout has any."""
+        are as many as parts. `statistics`: the model's, if the layout has any; second moments are
+        everybody's, if it has room for them."""
         self._least = every
         self._rhythm = rhythm
         self.source: Source | None = None
@@ -69,6 +71,8 @@ class Publisher:
         self.started = 0.0
         """When the batch of the first of them was begun."""
         self.statistics = statistics or ModelStatistics(torch.nn.Module(), layout)
+        self.moments = SwarmMoments(layout, parameters, gain)
+        self._merged = [each for each in (self.statistics, self.moments) if each]
         self._background = background
         self._layout = layout
         self._parameters = parameters
@@ -143,6 +147,8 @@ class Publisher:
             self._turns.stepped()
         if self.statistics:
             self.statistics.stepped(self._background.members_live())
+        if self.moments:
+            self.moments.stepped(self._background.weights, self._background.members_live())
         if not (self._eager or self._looked):
             self._eager = True
             self.statistics.watch(lambda: self._background.weights)
@@ -181,7 +187,7 @@ class Publisher:
             self._publish_part()
             return
         if self._commit(self._made(exact=exact)):
-            self.statistics.published(ALL, self._background.weights)
+            self._merged_published(ALL)
             self._residual = self._encoder is not None and not exact
             if self._turns is not None:
                 self._turns.forget()
@@ -193,19 +199,23 @@ class Publisher:
         """The update of the steps since the last one."""
         update = self._rule.update(_Gain(self, ALL))
         if self._encoder is None or exact:
-            self._with_statistics(update, ALL)
+            self._with_merged(update, ALL)
             return update
-        update[self._layout.statistics] = 0.0
+        update[self._layout.trained :] = 0.0
         coded = self._encoder.encode(update)
         self._coded_bytes = coded.nbytes
-        background = self._background
-        beside = self.statistics.part(background.weights, background.members_live())
-        return coded if beside is None else (coded, beside)
+        weights, members = self._background.weights, self._background.members_live()
+        beside = [each.part(weights, members) for each in self._merged]
+        return (coded, *beside) if beside else coded
 
-    def _with_statistics(self, update: torch.Tensor, place: slice) -> None:
-        if self.statistics:
+    def _with_merged(self, update: torch.Tensor, place: slice) -> None:
+        for each in self._merged:
             members = self._background.members_live()
-            self.statistics.put_into(update, place, self._background.weights, members)
+            each.put_into(update, place, self._background.weights, members)
+
+    def _merged_published(self, place: slice) -> None:
+        for each in self._merged:
+            each.published(place, self._background.weights)
 
     def _publish_part(self) -> None:
         """What was gained where it is the turn; the rest stays in the parameters, until it is."""
@@ -217,11 +227,11 @@ class Publisher:
             update = self._rule.update(_Gain(self, place, numbers))
             if update is not numbers:
                 numbers.copy_(update)
-            self._with_statistics(numbers, place)
+            self._with_merged(numbers, place)
 
         if self._commit(part_in(place, self._layout.size, fill), turns):
             turns.published()
-            self.statistics.published(place, self._background.weights)
+            self._merged_published(place)
             self._residual = turns.waiting
             if not turns.waiting or self._at_weights:
                 self._scatter()  # the sum is rounded: they are to be the weights to the bit
@@ -243,7 +253,7 @@ class Publisher:
         rest = self._gained(ALL)
         if (left := self._rule.rest()) is not None:
             rest.add_(left)
-        rest[self._layout.statistics] = 0.0
+        rest[self._layout.trained :] = 0.0
         update = self._encoder.encode_last(rest.mul_(share))
         if update is not None:
             self._commit(update)
@@ -267,19 +277,34 @@ class Publisher:
         self._rule.applied(update[0] if isinstance(update, tuple) else update, own=True)
         if self.source is not None:
             self.source.published()
+        if self._bad_steps > 1:
+            name = self._background.name
+            log.warning("%s: %d local steps in a row were taken back", name, self._bad_steps)
         self._bad_steps = 0
         return True
 
     def _undo(self, error: LocalProtocolError) -> None:
         """A step that must not be passed on is taken back: weights stay what the clock says."""
         self._take_back()
+        self._gain.mend()
         if self.source is not None:
             self.source.undone()
         self._bad_steps += 1
         self._background.step_taken_back()
-        log.warning("%s: a local step was taken back: %s", self._background.name, error)
+        if self._bad_steps == 1:  # the next ones are counted, and told when they end
+            log.warning("%s: a local step was taken back: %s", self._background.name, error)
         if self._bad_steps >= BAD_STEPS_MAX:
             raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {error}")
+
+    def left_out(self, why: str) -> None:
+        """A step was not taken, for its result could not have been passed on."""
+        if self.source is not None:
+            self.source.undone()
+        self._bad_steps += 1
+        self._background.step_taken_back()
+        log.warning("%s: a local step was left out: %s", self._background.name, why)
+        if self._bad_steps >= BAD_STEPS_MAX:
+            raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {why}")
 
     # -- what the others sent --------------------------------------------------------------------
 
@@ -303,13 +328,15 @@ class Publisher:
             if folds.began:
                 ahead = None
                 self._forget_steps()
-                self.statistics.adopt(background.weights)
+                self._adopt_merged()
+                self.moments.late = True
                 if self.source is not None:
                     self.source.dropped()
             for message in folds.applied:
                 unseen = self._unseen(message)
                 self._rule.applied(message, own=False, unseen=unseen)
-                self.statistics.merged.heard(unseen)
+                for each in self._merged:
+                    each.merged.heard(unseen)
         finally:
             if ahead is not None:
                 ahead.put_back(background.weights)
@@ -330,8 +357,12 @@ class Publisher:
 
     def begin(self) -> None:
         """The weights are the swarm's, and the first batch is started."""
-        self.statistics.adopt(self._background.weights)
+        self._adopt_merged()
         self.start_batch()
+
+    def _adopt_merged(self) -> None:
+        for each in self._merged:
+            each.adopt(self._background.weights)
 
     def start_batch(self, at: float | None = None) -> None:
         """From now on, or since a moment ago, what others make is not in what I compute."""
@@ -394,7 +425,7 @@ class Publisher:
             return self._layout.gained(self._parameters, base)
         values = self._layout.values(self._parameters, place)
         count = len(values)
-        out[count:] = 0.0  # statistics have no gain
+        out[count:] = 0.0  # what is merged has no gain
         torch.sub(values, base[place][:count], out=out[:count])
         return out
 

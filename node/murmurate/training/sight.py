@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from murmurate.training.batch_watch import BatchWatch
 from murmurate.training.hook import Hook
 from murmurate.training.loop_watch import LoopWatch
 from murmurate.training.publisher import Publisher
@@ -26,18 +27,20 @@ class ModelSight:
     ) -> None:
         self._publisher = publisher
         self.watch = watch
+        self.batches = BatchWatch()
         self._hooks: list[Any] = []
         if isinstance(model, torch.jit.ScriptModule):
             return  # it takes no hooks: it goes ahead after each step, and comes back at the end
         self._hooks = [
-            model.register_forward_pre_hook(Hook(self.called)),
+            model.register_forward_pre_hook(Hook(self.called), with_kwargs=True),
             model.register_state_dict_pre_hook(Hook(self.asked)),  # type: ignore[no-untyped-call]
         ]
 
-    def called(self, model: torch.nn.Module, *_: Any) -> None:
+    def called(self, model: torch.nn.Module, args: Any = (), named: Any = None) -> None:
         """The model is about to compute something."""
         if model.training and torch.is_grad_enabled():
             self._publisher.look_ahead()
+            self.batches.called(args, named or {})
             if self.watch is not None:
                 self.watch.called()
             return

@@ -13,29 +13,29 @@ from typing import Any
 
 import torch
 
-from murmurate.core.codecs.codec import Encoded, part_in
 from murmurate.core.layout import Layout, tracked
 from murmurate.core.publishing.statistics import MergedStatistics
 from murmurate.training.hook import Hook
+from murmurate.training.merged_numbers import MergedNumbers
 
 
 def first_weights(
     layout: Layout, parameters: Sequence[torch.Tensor], model: torch.nn.Module
 ) -> torch.Tensor:
-    """The flat weights of a model as it is, with its statistics where the layout has room for them;
-    a new buffer."""
+    """The flat weights of a model as it is, with its statistics where the layout has room for them,
+    and second moments of which nothing is known yet; a new buffer."""
     if layout.trained == layout.size:
         return layout.gather(parameters)
-    return layout.gather([*parameters, *(each.tensor for each in tracked(model).values())])
+    running = tracked(model).values() if layout.statistics.stop > layout.trained else ()
+    return layout.gather_all([*parameters, *(each.tensor for each in running)])
 
 
-class ModelStatistics:
+class ModelStatistics(MergedNumbers):
     """The running statistics in the buffers of one model. Of a model without any, nothing."""
 
     def __init__(self, model: torch.nn.Module, layout: Layout, *, mixed: bool = False) -> None:
-        self._tracked = list(tracked(model).values()) if layout.trained < layout.size else []
-        self._place = layout.statistics
-        self._layout = layout
+        super().__init__(layout, layout.statistics)
+        self._tracked = list(tracked(model).values()) if self else []
         self._sizes = [each.tensor.numel() for each in self._tracked]
         self._own = [True] * len(self._tracked)
         """Which buffers have the node's own in them, and not the swarm's."""
@@ -47,15 +47,12 @@ class ModelStatistics:
         """Whether no step was taken since the swarm's were adopted."""
         self.merged = MergedStatistics(now, self._mask("running_var"), mixed=mixed)
 
-    def __bool__(self) -> bool:
-        return bool(self._tracked)
-
     # -- what is in the buffers ------------------------------------------------------------------
 
     def adopt(self, weights: torch.Tensor) -> None:
         """Begin with the swarm's."""
         if self._tracked:
-            self.merged.adopt(weights[self._place])
+            super().adopt(weights)
             self._fresh = True
             self._write(self._own, weights)
 
@@ -101,28 +98,10 @@ class ModelStatistics:
 
     # -- what is published -----------------------------------------------------------------------
 
-    def put_into(
-        self, update: torch.Tensor, place: slice, weights: torch.Tensor, members: int
-    ) -> None:
-        """Write what is to be published into an update that concerns this place of the weights."""
-        start, stop, _ = place.indices(self._layout.size)
-        if stop > self._place.start:
-            here = self._within(place)
-            change = self.merged.update(weights[self._place], here, members)
-            update[max(start, self._place.start) - start :] = change
-
-    def part(self, weights: torch.Tensor, members: int) -> Encoded | None:
-        """The same as it goes beside an encoded update, as it is: a scale shared with weights would
-        leave nothing of one or the other. None: there is nothing."""
-        if not self._tracked:
-            return None
-        change = self.merged.update(weights[self._place], slice(None), members)
-        return part_in(self._place, self._layout.size, lambda numbers: numbers.copy_(change))
-
     def published(self, place: slice, weights: torch.Tensor) -> None:
         """What was asked for in this place is in the weights."""
         if self._tracked:
-            self.merged.published(self._within(place))
+            super().published(place, weights)
             if not any(self._own):
                 self.show(weights, changed=True)
 
@@ -135,11 +114,6 @@ class ModelStatistics:
             self._write(self._own, weights)
 
     # -- inside --------------------------------------------------------------------------------
-
-    def _within(self, place: slice) -> slice:
-        start, stop, _ = place.indices(self._layout.size)
-        first = self._place.start
-        return slice(max(start, first) - first, max(stop, first) - first)
 
     def _mask(self, key: str) -> torch.Tensor:
         return self._each([each.key == key for each in self._tracked])

@@ -22,19 +22,23 @@ from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import PeerUnavailable
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.ending import Ending
+from murmurate.training.finite_steps import FiniteSteps
 from murmurate.training.gains import OptimizerGains
+from murmurate.training.gathering import Gathering
 from murmurate.training.loop_parts import give_back, take
 from murmurate.training.publisher import Publisher
-from murmurate.training.run_view import RunView
+from murmurate.training.shared_progress import SharedProgress
 from murmurate.training.sight import ModelSight
 from murmurate.training.signals import Interrupts
 
 WAIT_S = 0.05
 LEVEL_S = 10.0
 """Who comes back trains once it is level with another, or after so long."""
+COMPARED_STEPS, COMPARED_EVERY = 512, 8
+"""In the first so many steps it is looked, every so many, whether another draws the same."""
 
 
-class Swarm(RunView):
+class Swarm(SharedProgress):
     """This node's place in a run. Use it as a context manager, or call `leave()` at the end."""
 
     def __init__(
@@ -60,7 +64,9 @@ class Swarm(RunView):
             self._port, self._figures, publisher, checkpoints, self._interrupts, self.follow
         )
         self._left = self._finished = False
+        self._life_steps = 0
         self._hooks: list[Any] = []
+        self._finite = FiniteSteps()
         self._resumed = time.monotonic()
         """When the last step, or a wait for others, was over."""
 
@@ -68,7 +74,9 @@ class Swarm(RunView):
         """From now on each step of one of these is a step of this node; `join` calls it."""
         take(self._parameters, self.run)
         self._gain = gain
-        self._hooks = [each.register_step_post_hook(self._after_step) for each in optimizers]
+        for each in optimizers:
+            self._hooks.append(each.register_step_pre_hook(self._finite.before))
+            self._hooks.append(each.register_step_post_hook(self._after_step))
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -87,11 +95,6 @@ class Swarm(RunView):
         """Checkpoints that could not be written."""
         return self._checkpoints.failures
 
-    @property
-    def steps(self) -> int:
-        """Local steps so far, those of earlier lives that this one goes on from included."""
-        return self._checkpoints.steps
-
     def weights(self) -> torch.Tensor:
         """A copy of the flat weights: what the clock says, without unpublished local steps."""
         return self._figures.weights()
@@ -100,11 +103,18 @@ class Swarm(RunView):
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._port.check()
+        if self._finite.after():
+            self._sight.batches.stepped()
+            self.publisher.left_out("its gradient has numbers that are not finite")
+            with self._interrupts.held_back():
+                self._take_in()
+            return
         self._gain.stepped(optimizer)
         if self._sight.watch is not None:
             self._sight.watch.stepped()
         seconds = time.monotonic() - self._resumed
-        self._figures.stepped(seconds, self.publisher.started)
+        self._figures.stepped(seconds, self.publisher.started, self._sight.batches.stepped())
+        self._compare_batches()
         self.publisher.took(seconds)
         self._checkpoints.steps += 1
         if self._finished:  # not the end after all
@@ -116,6 +126,13 @@ class Swarm(RunView):
             self._take_in()
             self.publisher.look_ahead_if_eager()
         self._resumed = time.monotonic()
+
+    def _compare_batches(self) -> None:
+        """Whether another draws the same as I do: at the start, and while there is news of it."""
+        life_steps = self._life_steps = self._life_steps + 1
+        due = life_steps <= COMPARED_STEPS and life_steps % COMPARED_EVERY == 0
+        if due and self._figures.began_with(tuple(self._sight.batches.first)):
+            self._life_steps = COMPARED_STEPS  # it was said
 
     def _take_in(self, *, at_once: bool = False) -> None:
         """Fold in what came, let go out what is to, and keep what it came to, if that is due."""
@@ -172,13 +189,14 @@ class Swarm(RunView):
 
     # -- coming and going ------------------------------------------------------------------------
 
-    def enter(self, timeout_s: float) -> None:
-        """Wait for the swarm's weights, and begin; `join` calls it."""
+    def enter(self, timeout_s: float, wait_for: int = 1) -> None:
+        """Wait for the swarm's weights, and for so many members, and begin; `join` calls it."""
         port = self._port
         began = time.monotonic()
         back = port.resumed
         if back is not None:
             self._checkpoints.go_on(back)
+            self.resumed = True
         self._layout.line_up(self._parameters)  # while the giver makes its copy
         if not self.follow(lambda: port.synced, timeout_s):
             raise PeerUnavailable(f"{', '.join(port.peers)}: no snapshot in {timeout_s:g} s")
@@ -186,6 +204,7 @@ class Swarm(RunView):
             self.follow(port.is_level, min(timeout_s, LEVEL_S))
         del back  # it is larger than the model
         port.let_go()
+        Gathering(self._figures, self.follow).wait(wait_for)
         self._figures.waited(time.monotonic() - began)
         self.publisher.begin()
         self._checkpoints.take_if_due()

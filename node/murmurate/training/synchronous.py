@@ -9,40 +9,30 @@ with weights and optimizer state of whoever has made the most.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from murmurate.core.clock import Clock
 from murmurate.core.layout import Layout
 from murmurate.edge.net.collective import GroupBroken, MeetingPlace
-from murmurate.edge.net.credentials import Credentials
 from murmurate.edge.runtime.runtime import Runtime
-from murmurate.errors import ConfigError, PeerUnavailable, TransportError
+from murmurate.errors import ConfigError, TransportError
+from murmurate.training.companion import Companion
 from murmurate.training.formation import Formation, Formed
 from murmurate.training.handover import Handover
 from murmurate.training.joint_gradient import DONE, GOING, TRAINING, JointGradient, Said
-from murmurate.training.run_view import RunView
-from murmurate.training.signals import Interrupts
 
 log = logging.getLogger("murmurate")
 
-WAIT_S = 0.05
 LOOK_S = 0.05
 """Between two looks for newcomers."""
-BOARD_S = 3.0
-"""A newcomer waits so long to hear from all, to know whether they train."""
-GOODBYE_S = 0.5
-"""For the word that I leave: nobody needs more of me."""
-FOR_EVER_S = 1e9
+FOR_EVER_S = 1e18
 
 
-class SynchronousSwarm(RunView):
+class SynchronousSwarm(Companion):
     """This node's place in a run. Use it as a context manager, or call `leave()` at the end."""
 
     def __init__(
@@ -56,26 +46,23 @@ class SynchronousSwarm(RunView):
         *,
         founder: bool,
         group: int = 0,
+        mine: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`group`: sums go by groups of so many (`hierarchical`); 0: all at once."""
+        """`group`: sums go by groups of so many (`hierarchical`); 0: all at once. `mine`: whose
+        steps are made together with these."""
         super().__init__(runtime, layout)
-        self.credentials: Credentials
-        """What this process opens its ports and channels with."""
         self._model = model
         self._parameters = parameters
-        self._port = runtime.training
         self._device = _device(parameters)
         self._handover = Handover(model, optimizer, layout, parameters)
         self._formation = Formation(
-            self._port, place, self._device, group=group, take_in=self._take_in
+            self._port, place, self._device, group=group, take_in=self._take_in, mine=mine
         )
         self._founder = founder
         self._formed: Formed | None = None
         self._joint: JointGradient | None = None
         self._form_anew = False
         self._intent = TRAINING
-        self._interrupts = Interrupts()
-        self._left = False
         self._over = False
         """Whether this node trains with the others no more."""
         self._step = 0
@@ -85,18 +72,12 @@ class SynchronousSwarm(RunView):
         self._offered = 0
         """Of these, what went into a sum that broke."""
         self._looked = 0.0
-        self._resumed = time.monotonic()
-        self._hooks = [
+        self._hooks += [
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_post_hook(self._after_step),  # the last one: see `groups`
         ]
 
     # -- what is known ---------------------------------------------------------------------------
-
-    @property
-    def clock(self) -> Clock:
-        """Empty: no update has a name of its own here."""
-        return self._port.context()
 
     @property
     def steps(self) -> int:
@@ -147,7 +128,7 @@ class SynchronousSwarm(RunView):
         self._take_in()
         self._resumed = time.monotonic()
 
-    def _together(self, *, contributes: bool, deadline: float = FOR_EVER_S * 2) -> Said:
+    def _together(self, *, contributes: bool, deadline: float = FOR_EVER_S) -> Said:
         """One sum of all, whatever it takes: a group that breaks is replaced by the next one."""
         while True:
             if self._formed is None or self._form_anew:
@@ -254,36 +235,7 @@ class SynchronousSwarm(RunView):
             self._formed.collective.close()
         self._formed = self._joint = None
 
-    def _take_in(self) -> None:
-        """A snapshot of membership's own: the weights here are the group's, not those."""
-        if waiting := self._port.waiting():
-            self._port.fold(len(waiting))
-            self._port.flush(at_once=True)
-
     # -- not training ----------------------------------------------------------------------------
-
-    def publish(self) -> None:
-        """Nothing: each step was everybody's already."""
-
-    def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is true; False: it took too long."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self._port.check()
-            self._take_in()
-            self._resumed = time.monotonic()
-            if until():
-                return True
-            left = deadline - self._resumed
-            if left <= 0:
-                return False
-            self._port.wait_for_news(min(left, WAIT_S))
-
-    def settle(self, timeout_s: float = 10.0) -> bool:
-        """Nothing is under way between two steps."""
-        del timeout_s
-        self._port.check()
-        return True
 
     def finish(self, timeout_s: float = 10.0) -> bool:
         """The end of the run: wait until all have come to it, and have the same weights."""
@@ -341,58 +293,23 @@ class SynchronousSwarm(RunView):
 
     def enter(self, timeout_s: float) -> None:
         """Wait for the run's weights, and begin; `join` calls it."""
-        port, began = self._port, time.monotonic()
-        if not self.follow(lambda: port.synced, timeout_s):
-            raise PeerUnavailable(f"{', '.join(port.peers)}: no snapshot in {timeout_s:g} s")
+        began = time.monotonic()
+        self._meet(timeout_s)
         if not self._founder:
-            self._handover.put(port.weights)
-            self.follow(lambda: len(self.board) >= len(port.meetings()), BOARD_S)
+            self._handover.put(self._port.weights)
             if self._formation.waiting():  # they train: what they have is what counts
                 self._form(began + timeout_s)
-        self._figures.waited(time.monotonic() - began)
-        atexit.register(self.leave)
-        self._interrupts.watch()
-        self._resumed = time.monotonic()
+        self._begin(began)
 
-    def going(self) -> None:
-        """This node will leave soon: it is not ready any more (`/readyz`)."""
-        self._port.going()
-
-    def leave(self, timeout_s: float = 5.0) -> None:
-        """Say that I leave with one more sum, so that no step of the others breaks; then go."""
-        if self._left:
-            return
-        self._left = True
-        for hook in self._hooks:
-            hook.remove()
-        atexit.unregister(self.leave)
-        self._interrupts.restore()
-        try:
-            deadline = time.monotonic() + timeout_s
-            if not self._over and self._formed is not None and not self.runtime.failed:
-                self._intent = GOING
-                try:
-                    self._exchange(contributes=False, deadline=deadline)
-                except TransportError as error:
-                    log.info("%s leaves in the middle of a step: %s", self.name, error)
-            self._end()
-            if timeout_s > 0 and not self.runtime.failed:
-                self._port.say_goodbye()
-                left_s = min(GOODBYE_S, deadline - time.monotonic())
-                self.follow(self._port.may_go, max(0.0, left_s))
-        finally:
-            self.runtime.stop()
-
-    def __enter__(self) -> SynchronousSwarm:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.leave()
+    def _farewell(self, deadline: float) -> None:
+        """With one more sum, so that no step of the others breaks."""
+        if not self._over and self._formed is not None and not self.runtime.failed:
+            self._intent = GOING
+            try:
+                self._exchange(contributes=False, deadline=deadline)
+            except TransportError as error:
+                log.info("%s leaves in the middle of a step: %s", self.name, error)
+        self._end()
 
     def __repr__(self) -> str:
         return (

@@ -70,7 +70,7 @@ class Instant:
 
     def _in_weights(self) -> list[torch.Tensor]:
         """What a checkpoint has in its flat weights."""
-        if self.layout.trained == self.layout.size:
+        if self.layout.statistics.stop == self.layout.trained:
             return [*self._parameters]
         return [*self._parameters, *(each.tensor for each in tracked(self._model).values())]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -57,9 +58,13 @@ def sentence(description: Description) -> str:
     """Who answered, and what it trains."""
     size = sum(_product(tensor.shape) for tensor in description.tensors)
     synced = "" if description.synced else ", still joining"
+    held = f"{len(description.clock):,} updates in its clock"
+    if description.name == "coordinator" and not len(description.clock):
+        pushes = sum(told.version for told in description.progress)
+        held = f"{pushes:,} pushes of those who are here in the model, rule {description.rule}"
     return (
         f"{description.name} at {description.address}: run {description.run!r}{synced},"
-        f" {size:,} parameters, {len(description.clock):,} updates in its clock"
+        f" {size:,} parameters, {held}"
     )
 
 
@@ -70,7 +75,9 @@ def members(description: Description) -> Table:
     for member in sorted(description.members, key=lambda member: member.name):
         known = told.get(member.name)
         row = report.empty_row(member.name) if known is None else report.node_row(known)
-        rows.append({**row, "state": member.state, "address": member.address})
+        share = re.fullmatch(r"([\d.]+)% of the parameters", member.reason)
+        more = {"share": float(share[1]) / 100} if share else {}
+        rows.append({**row, **more, "state": member.state, "address": member.address})
     return view.table(rows)
 
 

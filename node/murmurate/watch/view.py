@@ -21,6 +21,8 @@ from murmurate.watch.report import Json, warned
 LINE_S = 2.0
 """Between two lines where there is no terminal."""
 REFRESH_S = 0.2
+GONE = ("killed", "died", "stopped")
+"""Did not come to the end: shown below the others, and in none of their averages."""
 PLAIN_WIDTH = 120
 """Where there is no terminal to ask: tables are not squeezed into 80 columns."""
 
@@ -76,7 +78,8 @@ class LiveView:
             self.say(line(scene))
 
     def end(self, report: Json) -> None:
-        self.console.print(table(report["nodes"], f"{report['workload']}, {report['rule']}"))
+        rows = sorted(report["nodes"], key=lambda row: row.get("state") in GONE)
+        self.console.print(table(rows, f"{report['workload']}, {report['rule']}"))
         for text in summary(report):
             self.say(text)
 
@@ -187,6 +190,7 @@ def summary(report: Json) -> list[str]:
             f"; accuracy {report['accuracy_mean']:.1%} on average,"
             f" {report['accuracy_min']:.1%} at least"
         )
+    lines += _gone(report["nodes"])
     if report["mode"] == "ist" and "coverage" in report:
         covered = report["coverage"]
         least = min(covered, key=covered.__getitem__, default="")
@@ -212,6 +216,19 @@ def summary(report: Json) -> list[str]:
         lines.append(f"{count:,} messages rejected: {', '.join(sorted(refused))}")
     lines += [f"warning: {text}" for text in warned(report["nodes"])]
     return lines
+
+
+def _gone(rows: Sequence[Json]) -> list[str]:
+    """One line for those who did not come to the end; none where nobody did."""
+    gone = [row for row in rows if row.get("state") in GONE]
+    if not gone or len(gone) == len(rows):
+        return []
+    told = (
+        f"{row['name']} {row['state']}"
+        + ("" if row["accuracy"] is None else f" at {row['accuracy']:.1%}")
+        for row in gone
+    )
+    return [f"not in that: {', '.join(told)}"]
 
 
 def _maybe(value: float | None, shape: str) -> str:

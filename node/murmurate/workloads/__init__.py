@@ -6,6 +6,7 @@ own is loaded from `my_file.py:Workload`. Importing this package does not import
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -118,6 +119,43 @@ _BUILT_IN = {
 NAMES = tuple(_BUILT_IN)
 
 
+_CLASSES = dict.fromkeys([*list(_BUILT_IN)[:6]], 10)
+"""Labels of those workloads whose number is known without their files."""
+
+
+def check_split(spec: str, split: str, nodes: int) -> None:
+    """ConfigError if it is known before anything is loaded that this split is impossible."""
+    classes = _CLASSES.get(spec.partition(":")[0])
+    if split == "labels" and classes is not None and nodes > classes:
+        raise ConfigError(
+            f"split labels: there are {classes} labels for {nodes} peers; take fewer peers,"
+            " dataset or dirichlet(α)"
+        )
+
+
+def _check_class(spec: str, file: Path, name: str) -> None:
+    """Whether such a file has such a class, without running it: what it imports may take long."""
+    if not name.isidentifier():
+        raise ConfigError(f"workload {spec!r}: expected FILE.py:CLASS")
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError, OSError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ConfigError(f"workload {file}{line}: {type(error).__name__}: {error}") from None
+    names: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ClassDef | ast.FunctionDef):
+            names.add(each.name)
+        elif isinstance(each, ast.ImportFrom | ast.Import):
+            names |= {alias.asname or alias.name for alias in each.names}
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            names.add(each.id)
+    if name not in names and "*" not in names and "__getattr__" not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"workload {spec}: there is no {name} in {file}{hint}")
+
+
 def check(spec: str, data: str | None) -> None:
     """ConfigError if it is known without torch that `load` would fail: an unknown name, files that
     are not there. For those who start processes that load it."""
@@ -125,9 +163,10 @@ def check(spec: str, data: str | None) -> None:
     if name not in _BUILT_IN:
         if ".py" not in spec:
             raise _unknown(spec, name)
-        file = spec.rpartition(":")[0]
+        file, _, wanted = spec.rpartition(":")
         if not Path(file).is_file():
             raise ConfigError(f"workload {spec}: there is no file {file}")
+        _check_class(spec, Path(file), wanted)
         return
     from murmurate.workloads import data as files
 

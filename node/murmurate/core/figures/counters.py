@@ -73,6 +73,9 @@ class Tally:
         """Local steps by how long they took; see `STEP_BOUNDS_S`."""
         self.steps_s = 0.0
         self.samples = 0
+        self.samples_seen = 0
+        """Of those, what was counted by looking at the model's calls, until somebody counts."""
+        self.samples_told = False
         self._samples_before = self._steps_before = 0
         """Of an earlier life, taken over."""
         self.stopped = False
@@ -142,6 +145,18 @@ class Tally:
         """A local step; it took so long, from the end of the one before."""
         self.steps[bisect_left(STEP_BOUNDS_S, seconds)] += 1
         self.steps_s += seconds
+
+    def see_samples(self, samples: int) -> None:
+        """So many were seen in a step; nobody has told how many they were."""
+        if not self.samples_told:
+            self.samples += samples
+            self.samples_seen += samples
+
+    def tell_samples(self, samples: int) -> None:
+        """The training script counts them itself: what was seen does not count."""
+        if samples:
+            self.samples += samples - self.samples_seen
+            self.samples_seen, self.samples_told = 0, True
 
     def send(self, to: str, message: Push | Snapshot | Share) -> None:
         """A message with a tensor was given to a link."""

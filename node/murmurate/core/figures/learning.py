@@ -7,7 +7,7 @@ False alarms are worse than silence: what could not be told apart by measuring i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from murmurate.core.figures.loss_trend import LossTrend
@@ -16,7 +16,7 @@ from murmurate.core.values.limits import Line, Name
 if TYPE_CHECKING:
     from murmurate.core.publishing.likeness import Likeness
 
-REASONS = ("alike", "loss_not_finite", "loss_risen", "timid", "unlike")
+REASONS = ("alike", "loss_not_finite", "loss_risen", "same_batches", "timid", "unlike")
 """Sorted. `timid`: the learning rate could be higher."""
 
 
@@ -56,6 +56,11 @@ class Learning:
         self._set("unlike", likeness.unlike and self.data == "same", self._unlike)
         self._set("alike", likeness.alike and self.data == "own", self._alike)
         self._set("timid", likeness.timid, self._timid)
+
+    def draws_as(self, names: Sequence[str]) -> None:
+        """These members draw the same batches as this node does."""
+        who = ", ".join(sorted(names))
+        self._set("same_batches", bool(names), lambda: _same_batches(who))
 
     @property
     def warnings(self) -> tuple[LearningWarning, ...]:
@@ -133,3 +138,10 @@ class Learning:
             f"all updates go straight on (cosine {self.own_cosine:.2f} with those of before): the"
             " learning rate could be higher; try twice as much"
         )
+
+
+def _same_batches(who: str) -> str:
+    return (
+        f"this node draws the same batches as {who}, so that together they learn no more than one:"
+        " seed each by swarm.seed after join(), or take DataLoader(…, sampler=swarm.sampler(data))"
+    )

@@ -293,7 +293,10 @@ class Agreement:
         if not roster:
             return None
         folds = tuple((key, held[roster[0]][key]) for key in attempt.candidates if agreed(key))
-        if not folds and roster == old.roster:
+        # Somebody who accepted a value that cannot have been decided keeps its word, and takes no
+        # more of what it folds, until this number is decided: then a generation without a change.
+        bound = any(promise.accepted is not None for promise in promises.values())
+        if not folds and roster == old.roster and not bound:
             return None
         return Generation(attempt.number, roster, folds, evict)
 

@@ -38,7 +38,7 @@ class MergedStatistics:
         """Whether the last step was taken without company: what is shown is then the own."""
         self._variances = variances
         self._mixed = mixed
-        self._told = own.clone()
+        self.told = own.clone()
         """The own ones, as they were at the last publication."""
         self._unseen: float | None = None
         """Own publications that those of others were made without."""
@@ -46,12 +46,12 @@ class MergedStatistics:
     def adopt(self, merged: torch.Tensor) -> None:
         """Begin with the swarm's: after a snapshot, or a restart."""
         self.own.copy_(self._possible(merged))
-        self._told.copy_(self.own)
+        self.told.copy_(self.own)
 
     @property
     def as_told(self) -> bool:
         """Whether the own ones are as they were last published, or adopted."""
-        return torch.equal(self.own, self._told)
+        return torch.equal(self.own, self.told)
 
     def heard(self, unseen: float) -> None:
         """An update of another came, made without so many of mine."""
@@ -63,13 +63,18 @@ class MergedStatistics:
         own, merged = self.own[place], merged[place]
         if members < 2:
             return own - merged
-        change = own - self._told[place]
+        change = own - self.told[place]
         change.add_(own - merged, alpha=min(PULL, LOOP / (1.0 + (self._unseen or 0.0))))
         return change if self._mixed else change.div_(members)
 
     def published(self, place: slice) -> None:
         """What was asked for in this place is in the weights."""
-        self._told[place] = self.own[place]
+        self.told[place] = self.own[place]
+
+    def follow(self, place: slice, merged: torch.Tensor) -> None:
+        """Nothing own is known there: it is as if it were what the swarm has."""
+        self.own[place] = merged[place]
+        self.told[place] = merged[place]
 
     def shown(self, merged: torch.Tensor) -> torch.Tensor:
         """What whoever evaluates or saves the model sees: the swarm's, which are also the own ones

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from murmurate.core.values.names import ordinal
+
 ALLREDUCE = "allreduce"
 HOGWILD = "hogwild"
 
-HIERARCHICAL = "hierarchical"
-ALLREDUCE_RULES = ("flat", HIERARCHICAL)
+HIERARCHICAL, GROUPS = "hierarchical", "groups"
+ALLREDUCE_RULES = ("flat", HIERARCHICAL, GROUPS)
 """`flat`: one all-reduce over all. `hierarchical` (003): reduced inside groups of G, all-reduced
-across their first members, broadcast inside. Both give the same mean."""
+across their first members, broadcast inside. Both give the same mean. `groups` (003, section
+3.1): in step inside groups of G, gossip across."""
 HOGWILD_RULES = ("hogwild",)
 
 RULES_IN_STEP = {ALLREDUCE: ALLREDUCE_RULES, HOGWILD: HOGWILD_RULES}
@@ -42,6 +45,12 @@ def group_problem(members: int, size: int) -> str:
 def groups_of(ranks: int, size: int) -> list[list[int]]:
     """Ranks in groups of `size`, in order; the last one may be smaller."""
     return [list(range(first, min(first + size, ranks))) for first in range(0, ranks, size)]
+
+
+def group_of(name: str, size: int) -> int | None:
+    """The group a member belongs to, by the number its name ends in; None: it ends in none."""
+    number = ordinal(name)
+    return None if number is None else number // size
 
 
 def dealt(names: Sequence[str], size: int) -> list[tuple[str, ...]]:

@@ -95,7 +95,7 @@ def problems(rule: str, given: Mapping[str, object], members: int | None) -> dic
         if rules is not None and rule not in rules:
             found[name] = f"only with rule {' or '.join(sorted(rules))}"
     if given.get("protocol", REQUEST_REPLY) != REQUEST_REPLY and not can_pipeline(rule):
-        both = ", ".join(name for name in HUB_RULES if can_pipeline(name))
+        both = ", ".join(n for n, h in HUB_RULES.items() if can_pipeline(n) and not h.pipelined)
         found["protocol"] = f"{REQUEST_REPLY} with rule {rule}; both with {both}"
     if given.get("protocol") == REQUEST_REPLY and HUB_RULES[rule].pipelined:
         found["protocol"] = f"rule {rule} is always {PIPELINED}"

@@ -121,6 +121,8 @@ class CheckpointFiles:
         number = self._number
         try:
             self.folder.put(checkpoint_name(number), write)
+            self.kept.append(number)
+            self._drop_old()  # before what lies beside: it may need the room
             for name, each in (beside or {}).items():
                 self.folder.put(name, each)
         except OSError as error:
@@ -135,8 +137,6 @@ class CheckpointFiles:
             self._least_at = began + (self.write_s + paused_s) / SHARE
             self.due_at = max(self.due_at, self._least_at)
         self._saved_at = now
-        self.kept.append(number)
-        self._drop_old()
         if self._failing:
             self._failing = False
             log.warning("%s: checkpoints can be written again", self.folder.path)

@@ -259,5 +259,10 @@ def _unanswered(address: str, code: grpc.StatusCode, details: str) -> MurmurateE
         return PeerTimeout(f"{address} does not answer")
     if code is grpc.StatusCode.UNAVAILABLE and "HTTP/2" not in details:
         return PeerUnavailable(f"nobody answers at {address}: {details}"[:SENTENCE_MAX])
+    if code is grpc.StatusCode.UNAVAILABLE:  # an answer, and not one of HTTP/2
+        return SchemaMismatch(
+            f"{address} speaks HTTP/1, so it is no peer's port. If it shows figures (--metrics), "
+            f"open http://{address}/, or give the address that the node said it listens at"
+        )
     kind = NotSpoken if code is grpc.StatusCode.UNIMPLEMENTED else SchemaMismatch
     return kind(f"{address} is not a murmurate peer: {code.name}"[:SENTENCE_MAX])

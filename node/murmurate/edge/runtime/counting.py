@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from murmurate.core.effect import Adopted, Applied, Drop, Verdict
+from murmurate.edge.runtime.other_swarms import TWO, sentence
 
 if TYPE_CHECKING:
     from murmurate.core.driver import Seen
@@ -55,6 +56,8 @@ class Counting:
                 return  # others may be quicker than I am, above all when I come back
             state.tally.rejected[reason] += 1
             quiet = now < self._warned.get(reason, -math.inf) + WARN_S
+            if reason == "schema":  # it tries again and again, and nothing will be different
+                quiet = not self._says_anew(sender, detail)
             if not quiet:
                 self._warned[reason] = now
         if not quiet:
@@ -67,15 +70,24 @@ class Counting:
 
     def refused(self, to: str, error: MurmurateError) -> None:
         """Say, once for each reason, that somebody does not listen to me."""
-        if self._says_anew(to, str(error)):
-            log.warning("%s refuses this node: %s", to, error)
+        text = f"{to} refuses this node: {error}"
+        if str(error).startswith(TWO):  # told from its side: this node is the other one
+            state = self._state
+            with state.lock:
+                where = state.peer.membership.address(to) if state.joined else None
+                text = sentence(state.settings.run, to, where or "an unknown address")
+                state.other_swarms.note(text, time.monotonic())
+        if self._says_anew(to, text):
+            log.warning("%s", text)
 
     def found_twice(self, name: str, address: str, run: str) -> None:
         """Say, once, that there is another swarm: two swarms of one run cannot become one, for they
         began with different weights."""
-        why = f"is in another swarm of run {run!r}; end one of the two and start it anew"
-        if self._says_anew(address, why):
-            log.warning("%s at %s %s", name, address, why)
+        text = sentence(run, name, address)
+        with self._state.lock:
+            self._state.other_swarms.note(text, time.monotonic())
+        if self._says_anew(address, text):
+            log.warning("%s", text)
 
     def _says_anew(self, who: str, why: str) -> bool:
         if self._refusals.get(who) == why:

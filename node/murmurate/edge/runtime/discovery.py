@@ -7,6 +7,7 @@ a sentence that says what differs, before a single weight is exchanged.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from murmurate.edge.net.deadline import Deadline
 from murmurate.edge.net.dns import addresses, is_named
 from murmurate.edge.net.transport import Transport
 from murmurate.edge.net.wire import Description
+from murmurate.edge.runtime.other_swarms import preferred
 from murmurate.errors import (
     ConfigError,
     MurmurateError,
@@ -28,6 +30,8 @@ from murmurate.errors import (
     SchemaMismatch,
     TransportError,
 )
+
+log = logging.getLogger("murmurate")
 
 ASK_TIMEOUT_S = 3.0
 """For the first answer; a peer far away, or with much to tell, is given twice as long each time."""
@@ -159,10 +163,15 @@ async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
     deadline = time.monotonic() + wish.timeout_s
     waits: dict[str, Deadline] = {}
     sure_since = math.inf
+    said = False
     while True:
         now = await _ask_all(transport, wish, waits)
         late = time.monotonic() >= deadline
-        if synced := now.synced:
+        if now.synced:
+            synced, line = preferred(now.synced)
+            if line and not said:
+                said = True
+                log.warning("%s", line)
             try:
                 if memory is not None and memory.swarm == synced[0].swarm:
                     name = old_name(memory, synced[0])
@@ -297,7 +306,10 @@ def _nobody(wish: Wish, now: Round) -> TransportError:
             f" the run ({how})"
         )
     why = now.trouble[0] if now.trouble else f"{', '.join(wish.peers)} stands for nobody else"
-    return PeerUnavailable(f"peers: nobody answered {waited}: {why}")
+    return PeerUnavailable(
+        f"peers: nobody answered {waited}: {why}; a node of run {wish.run!r} must listen"
+        " there: was it started, or had it done its steps and left? (wait_for=N waits for N)"
+    )
 
 
 def _unsure(wish: Wish, now: Round) -> TransportError:

@@ -23,6 +23,7 @@ from murmurate.edge.net.wire import (
     SnapshotHead,
     parts_bytes,
 )
+from murmurate.edge.runtime.other_swarms import sentence
 from murmurate.errors import (
     MurmurateError,
     PeerExists,
@@ -65,6 +66,7 @@ class NodeEars:
         state = self.state
         with state.lock:
             if not state.joined:  # soon again
+                self._note_caller(hello)
                 raise PeerTimeout(f"{state.settings.name} is itself still joining")
             self._check(hello)
             self._links.called(hello.name, hello.address)
@@ -82,9 +84,21 @@ class NodeEars:
         with self.state.lock:
             self._check(hello)
 
+    def _note_caller(self, hello: Hello) -> None:
+        """Somebody who is in a swarm of my run calls me before I am in one; lock held."""
+        state = self.state
+        mine = (state.settings.run, state.layout.schema)
+        if (hello.run, hello.schema) == mine and hello.swarm and hello.address:
+            state.other_swarms.callers = {hello.address: hello.name}
+
     def _check(self, hello: Hello) -> None:
         """Whether this is a peer of this run, by a name that is its own; lock held."""
         state = self.state
+        ours = (hello.run, hello.schema) == (state.settings.run, state.layout.schema)
+        if ours and hello.swarm != state.swarm:
+            text = sentence(hello.run, hello.name, hello.address or "an unknown address")
+            state.other_swarms.note(text, time.monotonic())
+            raise SchemaMismatch(text)
         for what, theirs, mine in (
             ("run", hello.run, state.settings.run),
             ("swarm", hello.swarm, state.swarm),

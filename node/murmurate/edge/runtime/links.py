@@ -38,8 +38,9 @@ class Links:
         return self._met
 
     def know(self, name: str, address: str) -> None:
-        """Where a peer is, if it is known; lock held."""
-        if address and self._met.get(name) != address:
+        """Where a peer is, if it is known; lock held. Who was where I am now is not there."""
+        mine = self._state.transport.address
+        if address and address != mine and self._met.get(name) != address:
             self._met[name] = address
             self._state.transport.meet(name, address)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from murmurate.core.clock import Dot
 from murmurate.core.effect import Applied
+from murmurate.core.figures.same_batches import are_same
 from murmurate.core.staleness import Summary
 
 if TYPE_CHECKING:
@@ -34,17 +36,44 @@ class NodeFigures:
         """Count samples and note the latest figures."""
         with self._state.lock:
             tally = self._state.tally
-            tally.samples += samples
+            tally.tell_samples(samples)
             tally.note(learned)
             news = tally.learning.news()
         self._counting.warn(news)
 
-    def stepped(self, seconds: float, started: float) -> None:
-        """A local step took so long; its batch, if it is the first, was `started` then."""
+    def stepped(self, seconds: float, started: float, samples: int = 0) -> None:
+        """A local step took so long; its batch, if it is the first, was `started` then. `samples`:
+        as many were seen in it."""
         with self._state.lock:
             if self._state.tally.began is None:
                 self._state.tally.began = started
             self._state.tally.step(seconds)
+            self._state.tally.see_samples(samples)
+
+    def began_with(self, batches: tuple[int, ...]) -> bool:
+        """These were the first batches. Whether a live member has the same, which is then said."""
+        state = self._state
+        with state.lock:
+            tally = state.tally
+            tally.first_batches = batches
+            live = state.peer.membership.live()
+            same = [
+                told.name
+                for told in state.board
+                if told.name != state.name
+                and told.name in live
+                and are_same(batches, told.first_batches)
+            ]
+            tally.learning.draws_as(same)
+            news = tally.learning.news()
+        self._counting.warn(news)
+        return bool(same)
+
+    def stop(self) -> None:
+        """Tell everyone that the run is over."""
+        with self._state.lock:
+            self._state.tally.stopped = True
+            self._telling.soon()
 
     def stepped_together(self, compute_s: float, names: Iterable[str]) -> None:
         """A step was made of a gradient of each of these: nothing of it is stale."""
@@ -52,6 +81,13 @@ class NodeFigures:
         with self._state.lock:
             self._state.tally.publish(compute_s)
             self._state.tally.apply(Applied(tuple(dots), (0,) * len(dots)))
+
+    def stepped_in_memory(self, compute_s: float, staleness: int) -> None:
+        """A step was made on weights that others write too; they made so many meanwhile."""
+        with self._state.lock:
+            self._state.tally.publish(compute_s)
+            mine = (Dot(self._state.name, 1, 1),)
+            self._state.tally.apply(Applied(mine, (max(0, staleness),)))
 
     def ended(self, now: float) -> None:
         """There will be no more steps."""
@@ -147,6 +183,31 @@ class NodeFigures:
         with state.lock:
             others = {entry.name: entry.samples for entry in state.board}
             return {**others, state.name: state.tally.samples}
+
+    def steps_of(self) -> dict[str, int]:
+        """Local steps of each node, also of those that are gone."""
+        state = self._state
+        with state.lock:
+            others = {entry.name: entry.steps for entry in state.board}
+            return {**others, state.name: state.tally.steps_made}
+
+    def is_stopped(self) -> bool:
+        """Whether anybody has said that the run is over."""
+        state = self._state
+        with state.lock:
+            return state.tally.stopped or any(entry.stopped for entry in state.board)
+
+    def by_arrival(self) -> list[str]:
+        """The live members in the order in which they came; whoever was not met yet last."""
+        with self._state.lock:
+            membership = self._state.peer.membership
+            lives = [(membership.epoch(name) or math.inf, name) for name in membership.live()]
+        return [name for _, name in sorted(lives)]
+
+    @property
+    def seed(self) -> int | None:
+        """As it was given to `join`."""
+        return self._state.settings.seed
 
     def delays(self) -> tuple[float, float]:
         with self._state.lock:

@@ -21,6 +21,7 @@ from murmurate.core.figures.sketches import Sketches
 from murmurate.core.figures.staleness_forecast import Outlook
 from murmurate.core.gossip.ways import WAYS, Way
 from murmurate.core.membership.timing import Timing
+from murmurate.edge.runtime.other_swarms import OtherSwarms
 from murmurate.edge.runtime.pace import Pace
 from murmurate.edge.runtime.thread_load import Demand
 
@@ -57,6 +58,8 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
     join_timeout_s: float = 30.0
     seed: int | None = None
+    known_port: bool = False
+    """Whether others may know this address from an earlier life: it was asked for, port and all."""
 
 
 class NodeState:
@@ -85,6 +88,7 @@ class NodeState:
         self.born = time.monotonic()
         self.name = settings.name
         self.swarm = ""
+        self.other_swarms = OtherSwarms()
         self.company = False
         """Whether others were there when I came."""
         self.level_by = 0.0

@@ -14,13 +14,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from murmurate.core import buffers
 from murmurate.core.driver import Driver, Ports
 from murmurate.edge.net.dns import is_named
 from murmurate.edge.runtime.counting import Counting
-from murmurate.edge.runtime.discovery import Wish, find_place
+from murmurate.edge.runtime.discovery import ASK_AGAIN_S, Wish, find_place
 from murmurate.edge.runtime.ears import NodeEars
 from murmurate.edge.runtime.links import Links
 from murmurate.edge.runtime.lives import NodeDisk, NodeLives
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("murmurate")
 
 TICK_S = 0.1
+CALLED_S = 1.5
+"""So long a founder listens for a swarm of its run that was there before it."""
 
 T = TypeVar("T")
 
@@ -143,6 +146,8 @@ class Runtime:
             running = asyncio.get_running_loop()
             running.run_in_executor(None, buffers.touch, state.layout.size, state.layout.dtype)
         began = time.monotonic()
+        if not wish.peers and wish.memory is None and settings.known_port:
+            wish = replace(wish, peers=await self._called_back())
         place = await find_place(state.transport, wish, secrets.token_hex(8))
         self.figures.waited(time.monotonic() - began)
         if place.name != settings.name and not place.back:
@@ -161,6 +166,26 @@ class Runtime:
             self._loop.do(self._seeking.seek([at for at in asked if not is_named(at)]))
         if wish.named:
             self._loop.do(self._seeking.follow_names())
+
+    async def _called_back(self) -> tuple[str, ...]:
+        """A founder at an address that others may know asks whoever it can find: members of an
+        earlier life's swarm still look for it there, twice a second."""
+        state, until = self._state, time.monotonic() + CALLED_S
+        while time.monotonic() < until:
+            with state.lock:
+                callers = dict(state.other_swarms.callers)
+            if callers:
+                (address, name), *_ = callers.items()
+                log.warning(
+                    "run %r is there already (%s at %s still looks for this address): joining it"
+                    " instead of founding a second swarm",
+                    state.settings.run,
+                    name,
+                    address,
+                )
+                return tuple(callers)
+            await asyncio.sleep(ASK_AGAIN_S)
+        return ()
 
     def _introduce_soon(self, hello: Hello, members: dict[str, str]) -> None:
         """A life begins, on whichever thread."""

@@ -69,7 +69,8 @@ class Telling:
             done=self.done,
             settled=self.settled,
         )
-        mine = replace(mine, **self._view(now))
+        warnings = (*mine.warnings, *state.other_swarms.warnings(now))
+        mine = replace(mine, **self._view(now), warnings=tuple(sorted(warnings)))
         state.board.merge(mine)
         return mine
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
-from murmurate import __version__
+from murmurate import __version__, workloads
 from murmurate.errors import (
     CheckpointError,
     ConfigError,
@@ -31,6 +31,7 @@ from murmurate.programs.cli.options import (
     whole,
 )
 from murmurate.programs.keys.config import KEYS, check_budget, load
+from murmurate.training.signals import Stopped
 
 EXIT_CODES: tuple[tuple[type[MurmurateError], int], ...] = (
     (ConfigError, 2),
@@ -45,14 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a known error is one line on stderr and its exit code."""
     arguments = _parser().parse_args(argv)
     try:
+        return _run(arguments)
+    except (KeyboardInterrupt, Stopped):  # also while an error is being reported
+        return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
         run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except MurmurateError as error:
         for line in str(error).splitlines():  # a configuration is told all its mistakes at once
             print(f"murmurate: {line}", file=sys.stderr)
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away: that is its right
         return 0
@@ -175,6 +181,9 @@ examples:
 def _node(arguments: argparse.Namespace) -> int:
     config = load(arguments.config, os.environ, given(arguments))
     check_budget(config)
+    train = config.train
+    workloads.check(train.workload, train.data)
+    workloads.check_split(train.workload, train.split, train.shard.count)
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0

@@ -197,6 +197,7 @@ def plan_of(arguments: argparse.Namespace) -> UpPlan:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
     workloads.check(config.train.workload, config.train.data)
+    workloads.check_split(config.train.workload, config.train.split, arguments.nodes)
     return launch.plan(
         arguments.nodes,
         config,

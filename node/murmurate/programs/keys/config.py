@@ -12,7 +12,13 @@ from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
-from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
+from murmurate.core.synchronous.rules import (
+    GROUP_SIZE,
+    GROUPS,
+    HIERARCHICAL,
+    RULES_IN_STEP,
+    rules_in_step,
+)
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
 from murmurate.core.values.hub_settings import problems as hub_problems
@@ -217,7 +223,7 @@ MODE_HELP = (
     "gossip; ist: a subnet, from a coordinator; hub: the whole model, from a hub;"
     " allreduce: all in step; hogwild: one memory"
 )
-GROUP_HELP = f"rule hierarchical: members in a group (default {GROUP_SIZE})"
+GROUP_HELP = f"rules hierarchical, groups: members in a group (default {GROUP_SIZE})"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
 WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
@@ -431,7 +437,7 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
     if rules is None:
         found |= {path: "only with mode ist or hub" for path in values if path.startswith("ist.")}
         found |= {path: "only with mode hub" for path in values if path.startswith("hub.")}
-        if rule is not None and rule not in RULES:
+        if rule is not None and mode == "gossip" and rule not in RULES:
             found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
     else:
         whose = f"none with mode {mode}: it is the coordinator's"
@@ -487,11 +493,8 @@ def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
         for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
             if values.get(path, only) != only:
                 found[path] = f"{only} with mode {mode}"
-    elif rule in IN_STEP:
-        whose = next(mode for mode, rules in RULES_IN_STEP.items() if rule in rules)
-        found["train.rule"] = f"only with mode {whose}; {mode} has others"
-    if "train.group" in values and rule != "hierarchical":
-        found["train.group"] = "only with mode allreduce and rule hierarchical"
+    if "train.group" in values and rule not in (HIERARCHICAL, GROUPS):
+        found["train.group"] = "only with mode allreduce and rule hierarchical or groups"
     problems = []
     for path, accepted in found.items():
         place, value = given.get(path, Given("default", values.get(path)))

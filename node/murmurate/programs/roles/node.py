@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from murmurate.core.figures.training_loss import TrainingLoss
-from murmurate.core.synchronous.rules import ALLREDUCE
+from murmurate.core.synchronous.rules import ALLREDUCE, HOGWILD
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.programs.keys.config import Config
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
     from murmurate.core.figures.progress import Progress
     from murmurate.edge.disk.trajectory import Trajectory
     from murmurate.training.feed import Feed
+    from murmurate.training.hogwild import HogwildSwarm
     from murmurate.training.recipes import RateSchedule
     from murmurate.training.swarm import Swarm
     from murmurate.training.synchronous import SynchronousSwarm
     from murmurate.workloads import DataShare, Workload
     from murmurate.workloads.growing import GrowingBatches
 
-    Session = Swarm | SynchronousSwarm
+    Session = Swarm | SynchronousSwarm | HogwildSwarm
 
 LOOK_S = 0.02
 """Between two looks at the budget and the launcher."""
@@ -226,6 +227,8 @@ class _Node:
         }
         if train.mode == ALLREDUCE:
             return murmurate.join(model, optimizer, mode="allreduce", group=train.group, **common)
+        if train.mode == HOGWILD:
+            return murmurate.join(model, optimizer, mode="hogwild", **common)
         return murmurate.join(
             model,
             optimizer,

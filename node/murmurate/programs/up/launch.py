@@ -13,6 +13,7 @@ from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import mixes_weights
 from murmurate.core.synchronous.rules import (
     GROUP_SIZE,
+    GROUPS,
     HIERARCHICAL,
     RULES_IN_STEP,
     group_problem,
@@ -154,7 +155,7 @@ def plan(
         if given and mode != "ist":
             problems.append(f"{option}: only with --mode ist")
     in_step = config.train.mode in RULES_IN_STEP
-    if config.train.rule == HIERARCHICAL and (
+    if config.train.rule in (HIERARCHICAL, GROUPS) and (
         what := group_problem(nodes, config.train.group or GROUP_SIZE)
     ):
         problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")

@@ -55,6 +55,9 @@ class UpCentred(UpRun):
                 child.state = TRAINING
                 self.went = self.went or time.monotonic()
             return
+        if event.get("event") == "listening":
+            page = f", figures and a page at http://{child.metrics}/" if child.metrics else ""
+            self.view.say(f"the coordinator listens at {child.address}{page}")
         if event.get("event") == "ready" and self.plan.config.train.seconds is None:
             self.budget = self.budget or child.budget
             child.tell(f"go {self.budget}")

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from murmurate.core.gossip.ways import WAYS, mixes_weights
-from murmurate.core.synchronous.rules import ALLREDUCE
+from murmurate.core.synchronous.rules import ALLREDUCE, GROUPS
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
@@ -71,6 +71,8 @@ class UpRun:
         self.budget = plan.config.train.samples
         self.generator: Child | None = None
         self.alone_at: float | None = None
+        self.said: set[str] = set()
+        """Lines of any of them."""
 
     @property
     def peers(self) -> list[Child]:
@@ -146,6 +148,9 @@ class UpRun:
 
     def _complaint(self, child: Child, line: str) -> None:
         child.errors.append(line)
+        if line.startswith("murmurate: ") and line in self.said:
+            return  # all were told the same, and all say the same of it
+        self.said.add(line)
         if len(child.errors) <= LINES_MAX:
             self.view.say(f"{child.name}: {line}")
         elif len(child.errors) == LINES_MAX + 1:
@@ -211,6 +216,9 @@ class UpRun:
     def _gather(self, alive: Sequence[Child], now: float) -> None:
         """All load at once; the first one founds, the others join it, all hear from all, then they
         go together."""
+        if any(child.code == 2 for child in self.children):  # what it was told is wrong: for all
+            self.stop()
+            return
         if any(child.state == STARTING for child in alive):
             return
         if self.founder is None or (self.founder.code is not None and not self.founder.address):
@@ -228,6 +236,10 @@ class UpRun:
         there = all(child.state == WAITING and self._has_met(child) for child in alive)
         if there or now > self.listening_at + JOIN_S:
             self.went = time.monotonic()
+            self.view.say(
+                f"{' '.join(f'{child.name} {child.address}' for child in alive)}"
+                " (murmurate status, top: any of them)"
+            )
             if pages := [f"http://{child.metrics}/" for child in alive if child.metrics]:
                 self.view.say(f"figures and a page of each node: {' '.join(pages)}")
             if self.plan.config.train.seconds is None:
@@ -308,7 +320,7 @@ class UpRun:
         done = [child for child in self.peers if child.state == DONE]
         predicted = None
         curves = {child.name: child.curve for child in self.peers}
-        if train.mode == ALLREDUCE:
+        if train.mode == ALLREDUCE and train.rule != GROUPS:
             predicted = 0.0  # nothing is stale where all wait for all
         elif train.rule in WAYS and not mixes_weights(train.rule):
             histories = {child.name: child.history for child in self.peers}

@@ -154,6 +154,8 @@ def _loss(about: Mapping[str, str], size: int) -> Callable[[Array], float]:
         workload.shorten_test(SAMPLES_MAX)
     model = workload.model()
     layout, parameters = Layout.of(model, statistics=True)
+    if layout.schema != about["schema"]:  # with everybody's second moments, as data = "own" has it
+        layout, parameters = Layout.of(model, statistics=True, moments=True)
     running = tracked(model)
     if layout.schema != about["schema"] or layout.size != size:
         raise ConfigError(

@@ -78,7 +78,8 @@ def chart(
     across = _Scale([p[0] for p in points], LEFT, WIDTH - RIGHT, log=log_x)
     up = _Scale(heights, HEIGHT - BOTTOM, TOP, log=log_y)
     began = (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+        f' width="{WIDTH}" height="{HEIGHT}" role="img">'
         f'<text x="{LEFT}" y="15" font-weight="600">{text(title)}</text>'
     )
     made = [began]

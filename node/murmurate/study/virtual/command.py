@@ -19,6 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, mixes_weights
+from murmurate.core.synchronous.rules import (
+    ALLREDUCE,
+    GROUP_SIZE,
+    GROUPS,
+    HIERARCHICAL,
+    group_problem,
+)
 from murmurate.core.theory import folding_rates, gossip_expected_unequal
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.errors import ConfigError
@@ -117,8 +124,15 @@ def plan(
         wrong = hub_problems(config.train.rule, config.hub.given, nodes)
         problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
     for option, some in (("--link-bytes-s", link), ("--join", join), ("--leave", leave)):
-        if some and config.train.mode != "gossip":
+        in_step = config.train.mode == ALLREDUCE and option == "--link-bytes-s"
+        if some and config.train.mode != "gossip" and not in_step:
             problems.append(f"{option}: only with --mode gossip")
+    if config.train.rule == GROUPS:
+        problems.append("--rule groups: not in virtual time; flat, hierarchical")
+    if config.train.rule in (HIERARCHICAL, GROUPS) and (
+        what := group_problem(nodes, config.train.group or GROUP_SIZE)
+    ):
+        problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
     for option, texts, out in (
         ("--speed", speed, speeds),
         ("--delay-s", delay, delays),
@@ -190,9 +204,13 @@ def engine(mode: str) -> Callable[[VirtualTraining], Engine]:
         from murmurate.study.virtual.gossip import GossipWorld
 
         return GossipWorld
+    if mode == ALLREDUCE:
+        from murmurate.study.virtual.synchronous import SynchronousMean
+
+        return SynchronousMean
     found = {each.name: each for each in entry_points(group=GROUP)}
     if mode not in found:
-        have = ", ".join(sorted({"gossip", *found}))
+        have = ", ".join(sorted({"gossip", ALLREDUCE, *found}))
         raise ConfigError(f"--mode {mode}: not in virtual time; {have}")
     make: Callable[[VirtualTraining], Engine] = found[mode].load()
     return make
@@ -397,7 +415,11 @@ class _Run:
             wall_s=wall_s,
             distance=more.pop("replica_distance_max", None),
             staleness=report.pooled_staleness(one.staleness.counts() for one in figures),
-            predicted=self._predicted() if predictable else None,
+            predicted=0.0
+            if train.mode == ALLREDUCE
+            else self._predicted()
+            if predictable
+            else None,
         )
         if train.mode != "gossip":
             made["samples"] = self.engine.samples()

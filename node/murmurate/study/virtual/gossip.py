@@ -32,6 +32,7 @@ from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.node import VirtualBackground, VirtualNode, VirtualPorts
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.gain import OptimizerGain
+from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
 from murmurate.training.recipes import RateSchedule
 from murmurate.training.statistics import ModelStatistics, first_weights
@@ -95,7 +96,8 @@ class GossipWorld:
     def _node(self, number: int, name: str, first: nn.Module) -> VirtualNode:
         task = self.task
         model = copy.deepcopy(first)
-        layout, parameters = Layout.of(model, statistics=True)
+        optimizer = task.workload.optimizer(model)
+        layout, parameters = layout_of(model, [optimizer], task.data)
         layout.line_up(parameters)  # as a node does
         share = DataShare(
             index=number,
@@ -104,7 +106,6 @@ class GossipWorld:
             seed=task.seed,
             batch_size=self.batch_size,
         )
-        optimizer = task.workload.optimizer(model)
         node = VirtualNode(
             model,
             layout,
@@ -119,7 +120,7 @@ class GossipWorld:
         way, make = WAYS[task.rule], task.encoders.get(name)
         gain = OptimizerGain(optimizer, parameters)
         every = task.every or way.steps(task.data, gain.kind)
-        node.likeness = Likeness(layout.size)
+        node.likeness = Likeness(layout.trained)
         node.figures.learning.summed = bool(way.warning)
         node.figures.learning.data = task.data
         making = Making(

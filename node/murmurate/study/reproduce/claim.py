@@ -1,0 +1,73 @@
+"""What a paper says, beside what is found here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+AGREES, DIFFERS, NOT_BUILT, NOT_RUN = "agrees", "differs", "not built", "not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One figure, table or sentence of a paper."""
+
+    where: str
+    what: str
+    paper: str
+    ours: str = ""
+    verdict: str = AGREES
+    why: str = ""
+    """Where it differs: what is wrong, in the paper or here. Else whatever a reader should know."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PaperStudy:
+    """All of one paper."""
+
+    paper: str
+    title: str
+    claims: list[Claim] = field(default_factory=list)
+    charts: list[str] = field(default_factory=list)
+    """As SVG."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """The numbers behind the charts."""
+
+    def add(
+        self,
+        where: str,
+        what: str,
+        paper: str,
+        ours: str = "",
+        *,
+        agrees: bool | None = None,
+        verdict: str = "",
+        why: str = "",
+    ) -> None:
+        """`agrees`: or a `verdict` of its own."""
+        if agrees is not None:
+            verdict = AGREES if agrees else DIFFERS
+        self.claims.append(
+            Claim(where=where, what=what, paper=paper, ours=ours, verdict=verdict, why=why)
+        )
+
+    def not_built(self, where: str, what: str, paper: str, why: str) -> None:
+        self.add(where, what, paper, verdict=NOT_BUILT, why=why)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "paper": self.paper,
+            "title": self.title,
+            "claims": [asdict(claim) for claim in self.claims],
+            "figures": self.figures,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much of it, and on what."""
+
+    quick: bool = False
+    seed: int = 0
+    text: str | None = None
+    """A text file for word vectors; None: Python's language reference."""

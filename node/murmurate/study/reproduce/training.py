@@ -1,0 +1,22 @@
+"""A training of a study: `murmurate up --virtual`, if this installation has the mode and rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from murmurate.errors import ConfigError
+from murmurate.study.race import up_options
+
+
+class NotHere(Exception):
+    """There is no such training here: a mode, rule, setting or data set is missing. Says which."""
+
+
+def trained(*arguments: str) -> dict[str, Any]:
+    """The report. NotHere: `up` would refuse it."""
+    command = ["--virtual", *arguments]
+    try:
+        up_options.check(command)
+        return up_options.run(command)
+    except ConfigError as error:
+        raise NotHere(str(error).splitlines()[0]) from None
