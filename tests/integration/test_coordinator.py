@@ -464,7 +464,7 @@ def test_status_describes_the_coordinator() -> None:
             found = await describe(service.address, 5.0, QUICK, PLAINTEXT)
             assert found.name == "coordinator"
             assert [m.name for m in found.members] == ["a"]
-            assert found.members[0].reason == "100.0% of the units"
+            assert found.members[0].reason == "100.0% of the parameters"
 
     asyncio.run(run())
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.replica_audit import audit
 
 from murmurate.core.theory import gossip_expected, gossip_expected_unequal
-from murmurate.study.reproduce.gossip_swarm import Setting, run
+from murmurate.study.reproduce.gossip_swarm import SwarmSetting, run
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["at once", "between computations"])
@@ -23,7 +23,7 @@ def test_section_3_four_models_have_staleness_3(between: bool) -> None:
     computations 0 and 4. So the average must include own updates, or it would not be 3 in the
     second case, which is the one a training thread without a second thread has.
     """
-    seen = run(Setting(means_s=[1.0] * 4, between=between, until_s=500, seed=1))
+    seen = run(SwarmSetting(means_s=[1.0] * 4, between=between, until_s=500, seed=1))
     assert seen.every.mean == pytest.approx(gossip_expected(4, 1.0, 1.0, 0.0), rel=0.005)
     assert gossip_expected(4, 1.0, 1.0, 0.0) == 3.0
     own, remote = (0.0, 4.0) if between else (3.0, 3.0)
@@ -34,7 +34,7 @@ def test_section_3_four_models_have_staleness_3(between: bool) -> None:
 @pytest.mark.parametrize("between", [False, True], ids=["at once", "between computations"])
 def test_section_3_a_tenth_of_delay_adds_a_tenth(between: bool) -> None:
     """The «HPC environment» of section 3 has a network: L = 0.1 mu makes 3.30 of 3."""
-    seen = run(Setting(means_s=[1.0] * 4, delay_s=0.1, between=between, until_s=1000, seed=1))
+    seen = run(SwarmSetting(means_s=[1.0] * 4, delay_s=0.1, between=between, until_s=1000, seed=1))
     assert seen.every.mean == pytest.approx(3.30, rel=0.01)
     assert gossip_expected(4, 1.0, 1.0, 0.1) == pytest.approx(3.30)
 
@@ -42,7 +42,7 @@ def test_section_3_a_tenth_of_delay_adds_a_tenth(between: bool) -> None:
 def test_section_3_sixty_four_models_would_have_63() -> None:
     """«While using 16 nodes (64 models), we had an average staleness of 55»: nobody idle and no
     delay would be 63, and any delay more, so the 64 models were not always computing."""
-    seen = run(Setting(means_s=[1.0] * 64, until_s=22, seed=0))
+    seen = run(SwarmSetting(means_s=[1.0] * 64, until_s=22, seed=0))
     assert seen.every.mean == pytest.approx(gossip_expected(64, 1.0, 1.0, 0.0), rel=0.015)
     assert gossip_expected(64, 1.0, 1.0, 0.0) == 63.0
     assert seen.busy == pytest.approx(1.0)
@@ -58,10 +58,10 @@ def test_section_3_one_mini_batch_generator_explains_3_and_55() -> None:
     at an even pace whoever takes them, so while one is computed 55.9 others end, less the one that
     starts with it and ends before it as often as after. n x (part of the time busy) - 1/2 it is.
     """
-    four = run(Setting(means_s=[1.0] * 4, batches_per_s=55.9, until_s=500, seed=1))
+    four = run(SwarmSetting(means_s=[1.0] * 4, batches_per_s=55.9, until_s=500, seed=1))
     assert four.every.mean == pytest.approx(3.0, abs=0.02)
     assert four.busy == pytest.approx(1.0, rel=0.001)
-    many = run(Setting(means_s=[1.0] * 64, batches_per_s=55.9, until_s=22, seed=1))
+    many = run(SwarmSetting(means_s=[1.0] * 64, batches_per_s=55.9, until_s=22, seed=1))
     assert many.every.mean == pytest.approx(55.0, abs=1.0)
     assert many.busy == pytest.approx(55.9 / 64, rel=0.01)
     assert many.every.mean == pytest.approx(64 * many.busy - 0.5, rel=0.01)
@@ -80,7 +80,9 @@ def test_section_2_unequal_speeds(between: bool, delay_s: float) -> None:
     rates = [1 / mean_s for mean_s in means_s]
     expected = gossip_expected_unequal(rates, means_s, delay_s)
     seen = run(
-        Setting(means_s=means_s, delay_s=delay_s, between=between, warm_s=20, until_s=1000, seed=0)
+        SwarmSetting(
+            means_s=means_s, delay_s=delay_s, between=between, warm_s=20, until_s=1000, seed=0
+        )
     )
     assert seen.every.mean == pytest.approx(expected, rel=0.01)
     if delay_s == 0.0:
@@ -92,7 +94,7 @@ def test_section_2_unequal_speeds(between: bool, delay_s: float) -> None:
 def test_section_2_weights_are_the_start_plus_the_sum_of_the_clock() -> None:
     """«The model updates are gradient summations, thus commutative operations»: at any instant the
     weights are w0 plus exactly the updates in the clock, here to the bit (integers)."""
-    seen = run(Setting(means_s=[1.0, 1.0, 2.0, 5.0], delay_s=2.0, until_s=50, seed=3))
+    seen = run(SwarmSetting(means_s=[1.0, 1.0, 2.0, 5.0], delay_s=2.0, until_s=50, seed=3))
     start = seen.replicas[0].weights * 0
     assert len({len(replica.clock) for replica in seen.replicas}) > 1, "stopped in mid-flight"
     for replica in seen.replicas:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.main import main
 from murmurate.programs.keys.config import KEYS, Config, load
@@ -60,7 +61,12 @@ def test_option_beats_environment_beats_file_beats_default(tmp_path: Path) -> No
     file.write_text("[train]\nlr = 0.1\nevery = 2\nslow_s = 3\n")
     environment = {"MURMURATE_TRAIN_LR": "0.2", "MURMURATE_TRAIN_EVERY": "3", "PATH": "/bin"}
     train = load(str(file), environment, {"train.lr": "0.3"}).train
-    assert (train.lr, train.every, train.slow_s, train.rule) == (0.3, 3, 3.0, "shared")
+    assert (train.lr, train.every, train.slow_s, train.rule) == (
+        0.3,
+        3,
+        Slowness("constant", 3.0),
+        "shared",
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_lists_and_flags_from_text() -> None:
         ("[train]\nbatch_size = 1.5", "expected a whole number from 1 on"),
         ('[train]\nbatch_size = "8"', "expected a whole number from 1 on"),
         ("[train]\nevery = 0", "expected a whole number from 1 on"),
-        ("[train]\nslow_s = -1", "expected a number from 0 on"),
+        ("[train]\nslow_s = -1", "expected seconds, gaussian"),
         ("[train]\nsamples = 0", "expected a whole number from 1 on"),
         ("[train]\nseconds = 0", "expected a number above 0"),
         ('[train]\nworkload = "digit"', "expected one of digits, digits-bn"),
@@ -116,7 +122,7 @@ def test_lists_and_flags_from_text() -> None:
         ('[train]\ntopology = "rng"', "expected one of full, ring"),
         ('[train]\nmode = "ist"', "such as 10.0.0.5:7100: mode ist needs one"),
         ("[ist]\nwidth = 2", "only with mode ist"),
-        ('[train]\nrule = "lease"', "sum or average with mode gossip"),
+        ('[train]\nrule = "lease"', "or bound with mode gossip"),
         ('[train]\nrule = "summ"', "groups, hogwild; nearest: sum"),
         ('[train]\ncodec = "bf61"', "topk or topk(PART), such as topk(0.01); nearest: bf16"),
         ('[train]\ncodec = "int8"\nrule = "average"', "fp32 with rule average"),
@@ -290,7 +296,7 @@ def test_check_config_of_a_right_one(capsys: pytest.CaptureFixture[str], tmp_pat
     [
         (["up", "--lr", "nan"], "--lr: train.lr = nan"),
         (["up", "--kill", "node-9@30%"], "--kill 'node-9': one of node-0"),
-        (["up", "--slow", "node-1"], "--slow 'node-1': NAME=SECONDS"),
+        (["up", "--slow", "node-1"], "--slow 'node-1': [NAME=]SECONDS"),
         (["node", "--peers", "a", "--check-config"], "--peers: node.peers = ['a']"),
         (["status", "nowhere"], "ADDRESS 'nowhere': expected host:port"),
     ],

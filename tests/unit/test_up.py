@@ -19,6 +19,7 @@ from tests.unit.dumb_swarm import Swarm
 
 from murmurate.core.figures.progress import Progress, Staleness
 from murmurate.core.staleness import Summary
+from murmurate.core.values.slowness import Slowness
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import load
@@ -57,8 +58,9 @@ def test_a_wrong_kill(text: str) -> None:
 
 
 def test_slow() -> None:
-    assert parse_slow("node-2=0.09", NAMES) == ("node-2", 0.09)
-    assert parse_slow("node-2=.5", NAMES) == ("node-2", 0.5)
+    assert parse_slow("node-2=0.09", NAMES) == {"node-2": Slowness("constant", 0.09)}
+    assert parse_slow("node-2=.5", NAMES) == {"node-2": Slowness("constant", 0.5)}
+    assert parse_slow("x2", NAMES) == dict.fromkeys(NAMES, Slowness("factor", 2.0))
 
 
 def test_codecs() -> None:
@@ -123,7 +125,7 @@ def test_a_node_is_told_everything_by_options(tmp_path: Path) -> None:
             "report.weights": given["--weights"],
         },
     )
-    assert again.train.slow_s == 0.09
+    assert again.train.slow_s == Slowness("constant", 0.09)
     assert command(made, 0, tmp_path)[:3] == words[:3]
 
 

@@ -59,7 +59,7 @@ def test_links_and_moments() -> None:
         ({"widths": "4,two,1", "config": IST}, "--widths '4,two,1': expected numbers like"),
         ({"widths": "4,2", "config": IST}, "--widths 4,2: 2 widths for 3 peers"),
         ({"widths": "4,2,1"}, "--widths: only with --mode ist"),
-        ({"refused": {"--slow": ["node-0=1"]}}, "--slow: not with --virtual; say how many steps"),
+        ({"slow": ["node-0=x0.5"]}, "--slow 'node-0=x0.5': [NAME=]SECONDS"),
         ({"codec": ["int7"]}, "codec 'int7': expected fp32"),
         ({"codec": ["node-9=int8"]}, "--codec 'node-9'"),
         ({"refused": {"--checkpoint": "x"}}, "--checkpoint: not with --virtual"),
@@ -73,7 +73,7 @@ def test_one_clear_line(said: dict[str, object], answer: str) -> None:
 
 
 def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main([*QUICK, "--speed", "node-9=1", "--slow", "node-0=1", "--delay-s", "soon"])
+    code = main([*QUICK, "--speed", "node-9=1", "--slow", "node-0=soon", "--delay-s", "soon"])
     assert code == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3

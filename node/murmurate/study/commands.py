@@ -260,6 +260,7 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
         arguments.nodes,
         config,
         speed=arguments.speed,
+        slow=arguments.slow,
         step=arguments.step_s,
         fold=arguments.fold_s,
         delay=arguments.delay_s,
@@ -271,7 +272,6 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
         codec=arguments.codec,
         every=config.train.every if "train.every" in options else None,
         refused={
-            "--slow": arguments.slow,
             "--generator": arguments.generator,
             "--trajectory": arguments.trajectory,
             "--checkpoint": config.checkpoint.dir,

@@ -19,7 +19,7 @@ from murmurate.core.admission import NAME_BYTES_MAX, NORM_MAX
 from murmurate.core.codecs import span
 from murmurate.core.codecs.choice import Choice, parse_codec
 from murmurate.core.codecs.codec import Encoder
-from murmurate.core.gossip.ways import WAYS, data_problem, mixes_weights
+from murmurate.core.gossip.ways import WAYS, data_problem, mixes_weights, strength_problem
 from murmurate.core.layout import Layout
 from murmurate.core.membership.timing import Timing
 from murmurate.core.publishing.likeness import Likeness
@@ -68,6 +68,7 @@ class GossipOptions:
     listen: str
     advertise: str | None
     rule: str
+    strength: float | None
     every: int | None
     data: str
     topology: str
@@ -135,6 +136,8 @@ class GossipOptions:
         ):
             if not good:
                 raise ConfigError(problem)
+        if what := strength_problem(self.rule, self.strength):
+            raise ConfigError(f"strength {self.strength!r}: {what}")
         if what := name_problem(self.own_name, NAME_BYTES_MAX):
             raise ConfigError(f"name: {what}")
         if len(set(self.peers)) != len(self.peers):
@@ -285,6 +288,7 @@ def _settings(
         found=options.may_found(),
         careful=options.found is None,
         rule=options.rule,
+        strength=_strength(options),
         data=options.data,
         encoded=encoded,
         update_bytes=update_bytes,
@@ -294,6 +298,11 @@ def _settings(
         seed=options.seed,
         known_port=not options.listen.endswith(":0"),
     )
+
+
+def _strength(options: GossipOptions) -> float:
+    usual = WAYS[options.rule].strength or 0.0
+    return usual if options.strength is None else options.strength
 
 
 def transport_for(options: GossipOptions) -> Transport:

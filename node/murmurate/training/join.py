@@ -95,6 +95,7 @@ def join(
     advertise: str | None = None,
     mode: Literal["gossip"] = "gossip",
     rule: str = "shared",
+    strength: float | None = None,
     every: int | None = None,
     data: str = "same",
     topology: str = "full",
@@ -122,6 +123,7 @@ def join(
     advertise: str | None = None,
     mode: str = "gossip",
     rule: str = "shared",
+    strength: float | None = None,
     every: int | None = None,
     data: str = "same",
     topology: str = "full",
@@ -156,7 +158,10 @@ def join(
     rule       "shared": exchange updates, with one momentum for all: the rate that suits one node
                suits any number (docs/convergence.md); "sum": your optimizer's own steps, added up
                (paper 000); "capped": that sum, kept from growing with the number of peers;
-               "average": mix weights
+               "average": mix weights. For studies "scaled", "compensated" and "bound": each
+               receiver decides by staleness, so replicas are no longer equal
+    strength   of those three: the power of "scaled" (default 1), λ of "compensated" (2), the
+               largest staleness that "bound" takes (8)
     every      local steps per update (default with "shared": 4, with Adam 2, with data="own" 1,
                and 16 where it cannot be read what a step gained (docs/convergence.md); else 1)
     data       "same": the peers' data are alike; "own": each has its own kind, such as other labels
@@ -241,6 +246,7 @@ def join(
         listen=listen,
         advertise=advertise,
         rule=rule,
+        strength=strength,
         every=every,
         data=data,
         topology=topology,

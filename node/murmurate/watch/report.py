@@ -83,6 +83,8 @@ def node_row(progress: Progress) -> Json:
         "staleness": asdict(progress.staleness),
         "wait_s": progress.wait_s,
         "step_s": progress.step_s,
+        "delay_s": number(progress.delay_s),
+        "cc_ratio": None,
         "bytes_sent": progress.bytes_sent,
         "bytes_received": progress.bytes_received,
         "bytes_by_codec": dict(progress.bytes_by_codec),
@@ -288,6 +290,7 @@ def assemble(
         "replica_distance_max": distance,
         "staleness": staleness,
         "staleness_predicted": predicted,
+        "cc_ratio": next((row["cc_ratio"] for row in rows if row.get("cc_ratio")), None),
         "nodes": list(rows),
     }
 

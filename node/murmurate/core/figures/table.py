@@ -29,7 +29,8 @@ CLASSES_MAX = 32
 TENSORS_MAX = 64
 STATES = ("alive", "suspect", "dead", "left")
 REFUSED_BY_NODE = (
-    *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "too_large"),
+    *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "stale"),
+    "too_large",
 )
 REFUSED_PUSHES = (
     *("over", "not_leased", "shapes", "not_finite", "future", "duplicate"),
@@ -262,7 +263,7 @@ SHARES = (
     Figure(
         "subnet_share_ratio", FigureKind.GAUGE, "member",
         coordinator=Shown(
-            "The part of all units that a member has: the first by name, of the rest the largest.",
+            "The part of the parameters a member has: the first by name, of the rest the largest.",
             lambda c: dict(c.shares),
         ),
     ),

@@ -43,4 +43,6 @@ class PeerConfig:
     agree_interval_s: float = 2.0
     history_max: int = 8
     """Generations kept to understand clocks of peers that are behind."""
+    strength: float = 0.0
+    """The one number of a rule that looks at staleness here (`core.receiving`)."""
     timing: Timing = field(default_factory=Timing)

@@ -38,9 +38,7 @@ class Folding:
             # A snapshot that is on its way may lack it, and I could not fold it in again: with
             # every such update no snapshot could be taken as long as the others go on.
             return [Drop(sender, "awaiting", "a snapshot comes first", len(push.stamps))]
-        outcome = state.replica.fold(push.stamps, push.parts or push.payload)
-        if not isinstance(outcome, Fresh):
-            raise LocalProtocolError(f"judged new, but {outcome}")
+        staleness, refused = self._into_weights(push)
         third = any(name not in (state.name, sender) for name in live)
         if third or awaits or state.standing.awaited(now):
             state.store.add(push)  # a third may lack it
@@ -50,10 +48,29 @@ class Folding:
             state.knowledge.note_push(sender, last.context, last.dot)
         if topology.relays(state.config.topology):
             self._delivery.pass_on(push, without=(sender, last.dot.origin))
-        effects: list[Effect] = [Applied(push.dots, outcome.staleness)]
+        effects: list[Effect] = [Applied(push.dots, staleness)]
+        if refused:
+            beyond = f"staleness {max(staleness)}"
+            effects = [Drop(sender, refused, beyond, len(push.stamps))]
         if 2 * push.nbytes > state.config.log_bytes_max:
             effects.append(Send(sender, state.digest()))  # it makes no other until it knows
         return effects
+
+    def _into_weights(self, push: Push) -> tuple[tuple[int, ...], str]:
+        """Change weights and clock; each update's staleness, and why the weights did not change.
+
+        What a rule refuses is in the clock all the same: it is decided here, once.
+        """
+        replica, rule = self._state.replica, self._state.receiving
+        if rule is not None:
+            if (verdict := replica.judge(push.dots)) is not None:
+                raise LocalProtocolError(f"judged new, but {verdict}")
+            staleness = replica.count(push.stamps)
+            return staleness, rule.fold(replica.weights, push, staleness, replica.clock)
+        outcome = replica.fold(push.stamps, push.parts or push.payload)
+        if not isinstance(outcome, Fresh):
+            raise LocalProtocolError(f"judged new, but {outcome}")
+        return outcome.staleness, ""
 
     def _as_new(self, sender: str, message: Push, now: float) -> Push | list[Effect]:
         """The push as of my generation, if all of it is new; else what there is to say."""

@@ -16,7 +16,7 @@ file: `delivery`, `folding`, `comparison`, `repair`, `pruning`, `snapshots` and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -66,6 +66,7 @@ from murmurate.core.message import (
     Want,
     parts_of,
 )
+from murmurate.core.receiving.rule import ReceivingRule
 from murmurate.core.replica import Replica
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
@@ -88,7 +89,10 @@ class Peer:
         past: Past | None = None,
         synced: bool = True,
         address: str = "",
+        receiving: Callable[[float], ReceivingRule] | None = None,
     ) -> None:
+        """`receiving`: makes the rule by which updates of others are folded in; None: each as it
+        is, which keeps replicas equal."""
         if epoch < 1:
             raise LocalProtocolError(f"epoch {epoch}: lives are numbered from 1")
         self.name = name
@@ -107,6 +111,7 @@ class Peer:
             synced=synced,
             address=address,
         )
+        state.receiving = receiving(config.strength) if receiving is not None else None
         self.membership = state.membership
         self.baseline = state.baseline
         self.standing = state.standing
@@ -207,6 +212,8 @@ class Peer:
         staleness = self.replica.count((stamp,))
         if not in_weights:
             push.add_to(self.replica.weights)
+        if self.state.receiving is not None:
+            self.state.receiving.made(push)
         self.state.seq += 1
         self.log.add(push)
         self._delivery.next_turn()

@@ -17,6 +17,7 @@ from murmurate.core.gossip.past import Past, caught_up
 from murmurate.core.gossip.store import Store
 from murmurate.core.membership.swim import Membership
 from murmurate.core.message import Digest, Generation, Push
+from murmurate.core.receiving.rule import ReceivingRule
 from murmurate.core.replica import Replica
 
 
@@ -43,6 +44,8 @@ class PeerState:
         self.replica = replica
         self.rng = rng
         self.config = config
+        self.receiving: ReceivingRule | None = None
+        """What is made of others' updates, by their staleness here; None: they are added."""
         self.synced = synced
         """Whether my weights are the swarm's."""
         self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)

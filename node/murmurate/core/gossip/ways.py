@@ -6,14 +6,18 @@ here and one kind of peer (`protocol.GossipPeer`). Reading the table costs no im
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from murmurate.core.gossip.protocol import StartsPeer
     from murmurate.core.publishing.rule import Making, PublishingRule
+    from murmurate.core.receiving.rule import ReceivingRule
 
+    MakesReceiving = Callable[[float], ReceivingRule]
     MakesRule = Callable[[Making], PublishingRule]
 
 
@@ -43,6 +47,9 @@ class Way:
     """The kind of peer, imported when it is asked for."""
     publishing: Callable[[], MakesRule]
     """What makes updates of a node's steps; likewise."""
+    strength: float | None = None
+    """Of a rule that looks at staleness where an update arrives: its one number, unless the user
+    says otherwise. None: the rule has none."""
     warning: str = ""
     """What a user should hear of it at the beginning."""
     adds_steps: bool = False
@@ -59,6 +66,35 @@ def _sum() -> StartsPeer:
     from murmurate.core.gossip.peer import Peer
 
     return Peer
+
+
+def _receiving(make: Callable[[], MakesReceiving]) -> Callable[[], StartsPeer]:
+    """The peer of rule `sum` that lets such a rule fold in what comes."""
+
+    def kind() -> StartsPeer:
+        from murmurate.core.gossip.peer import Peer
+
+        return partial(Peer, receiving=make())
+
+    return kind
+
+
+def _scaled() -> MakesReceiving:
+    from murmurate.core.receiving.scaled import ScaledByStaleness
+
+    return ScaledByStaleness
+
+
+def _compensated() -> MakesReceiving:
+    from murmurate.core.receiving.compensated import CompensatedForDelay
+
+    return CompensatedForDelay
+
+
+def _bound() -> MakesReceiving:
+    from murmurate.core.receiving.bound import BoundedStaleness
+
+    return BoundedStaleness
 
 
 def _average() -> StartsPeer:
@@ -92,6 +128,11 @@ def _shared() -> MakesRule:
 
     return Shared
 
+
+_APART = (
+    " at each receiver, so replicas with the same updates are no longer equal"
+    " (docs/convergence.md): it is there for studies, rule 'shared' for training"
+)
 
 WAYS = {
     "shared": Way(
@@ -128,6 +169,33 @@ WAYS = {
         kind=_average,
         publishing=_plain,
     ),
+    "scaled": Way(
+        sends_updates=True,
+        resumes_among_others=True,
+        needs_first_weights=False,
+        kind=_receiving(_scaled),
+        publishing=_plain_or_mean,
+        strength=1.0,
+        warning="rule 'scaled' weighs an update by its staleness" + _APART,
+    ),
+    "compensated": Way(
+        sends_updates=True,
+        resumes_among_others=True,
+        needs_first_weights=False,
+        kind=_receiving(_compensated),
+        publishing=_plain_or_mean,
+        strength=2.0,
+        warning="rule 'compensated' corrects an update for its delay" + _APART,
+    ),
+    "bound": Way(
+        sends_updates=True,
+        resumes_among_others=True,
+        needs_first_weights=False,
+        kind=_receiving(_bound),
+        publishing=_plain_or_mean,
+        strength=8.0,
+        warning="rule 'bound' refuses an update that is too stale" + _APART,
+    ),
 }
 
 MEMBERS_ONLY = Way(
@@ -148,6 +216,16 @@ def data_problem(rule: str, data: str) -> str:
     if rule in WAYS and data not in WAYS[rule].every:
         return f"rule {rule!r} treats all data alike; rule 'shared' does not"
     return ""
+
+
+def strength_problem(rule: str, strength: float | None) -> str:
+    """What is wrong with this number of a rule that looks at staleness; empty: nothing."""
+    if strength is None or rule not in WAYS:
+        return ""
+    if WAYS[rule].strength is None:
+        able = [name for name, way in WAYS.items() if way.strength is not None]
+        return f"rule {rule!r} has none; {', '.join(able)} have"
+    return "" if 0 <= strength < math.inf else "expected a number from 0 on"
 
 
 def mixes_weights(rule: str) -> bool:

@@ -141,6 +141,7 @@ class NodeLives:
                 prune_applied=True,
                 digest_interval_s=0.25,
                 digest_fanout=TOLD_MAX,
+                strength=settings.strength,
                 timing=settings.timing,
             ),
             history=beginning.history,

@@ -48,6 +48,8 @@ class Settings:
     rule: str = "sum"
     way: Way | None = None
     """How this rule gossips, where it is none of gossip's own; None: as the table says."""
+    strength: float = 0.0
+    """Its one number, if it looks at staleness (`core.receiving`)."""
     data: str = "same"
     """What is said of the peers' data (`core.gossip.ways.DATA`)."""
     encoded: bool = False

@@ -39,11 +39,12 @@ UP_KEYS = {
             "every",
             "peers_data",
             "rule",
+            "strength",
             "mode",
             "group",
             "topology",
         ),
-        *("samples", "seconds", "evaluate_s", "validation"),
+        *("own_samples", "samples", "seconds", "evaluate_s", "validation"),
     ),
     "ist": ("memory",),
     "hub": tuple(key.name for key in HUB_KEYS),
@@ -88,10 +89,11 @@ examples:
     )
     up.add_argument(
         "--slow",
-        metavar="NAME=SECONDS",
+        metavar="[NAME=]S",
         action="append",
         default=[],
-        help="let a node sleep after each of its steps; again for more nodes",
+        help="let all nodes, or one, wait after each step: seconds, gaussian(MEAN,DEVIATION),"
+        " exponential(SHIFT,MEAN) or xFACTOR; again for more nodes",
     )
     up.add_argument(
         "--codec",

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
-from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights
+from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights, strength_problem
 from murmurate.core.synchronous.rules import (
     GROUP_SIZE,
     GROUPS,
@@ -24,6 +24,7 @@ from murmurate.core.values.addresses import DNS, loopback, same_place, split_add
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import HUB_RULES, IST_RULES, RULES_OF
 from murmurate.core.values.recipe import OPTIMIZERS, Recipe, Schedule, problems
+from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
 from murmurate.programs.keys.hub import HUB_KEYS
@@ -35,6 +36,7 @@ from murmurate.programs.keys.kinds import (
     LIST,
     NUMBER,
     SIZE,
+    SLOW,
     STDIN,
     TEXT,
     WHOLE,
@@ -54,6 +56,7 @@ from murmurate.programs.keys.kinds import (
     is_schedule,
     is_shard,
     is_size,
+    is_slowness,
     is_split,
     is_workload,
     is_writable,
@@ -104,12 +107,14 @@ class TrainConfig:
     every: int | None = None
     peers_data: str | None = None
     rule: str = "shared"
+    strength: float | None = None
     mode: str = "gossip"
     group: int | None = None
     topology: str = "full"
     codec: str = "fp32"
-    slow_s: float = 0.0
+    slow_s: Slowness = field(default_factory=Slowness)
     generator: str | None = None
+    own_samples: int | None = None
     samples: int | None = None
     seconds: float | None = None
     evaluate_s: float | None = None
@@ -224,6 +229,9 @@ MODE_HELP = (
     " allreduce: all in step; hogwild: one memory"
 )
 GROUP_HELP = f"rules hierarchical, groups: members in a group (default {GROUP_SIZE})"
+STRENGTH_HELP = "the power of rule scaled, λ of compensated, the largest staleness for bound"
+SLOW_HELP = "wait after each step, in s, or gaussian(M,D), exponential(SHIFT,M), xFACTOR"
+OWN_SAMPLES_HELP = "end when this node alone has seen so many: the others' labels are forgotten"
 EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
 VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
 WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
@@ -268,12 +276,14 @@ KEYS = (
     ),
     Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
     Key("train", "rule", TEXT, one_of(ALL_RULES), RULE_HELP),
+    Key("train", "strength", NUMBER, number(0), STRENGTH_HELP),
     Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
     Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
     Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
-    Key("train", "slow_s", NUMBER, number(0), "sleep after each step: a slower machine, in s"),
+    Key("train", "slow_s", SLOW, is_slowness, SLOW_HELP),
     Key("train", "generator", ADDRESS, is_generator, "take batches from there, not from own data"),
+    Key("train", "own_samples", WHOLE, whole(1), OWN_SAMPLES_HELP),
     Key("train", "samples", WHOLE, whole(1), "end when the whole swarm has seen so many"),
     Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
     Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
@@ -329,7 +339,8 @@ def check_budget(config: Config) -> None:
     """
     train = config.train
     told = config.node.peers == (STDIN,)
-    if train.recipe.changes and not (train.samples or train.seconds or told):
+    budget = train.samples or train.own_samples
+    if train.recipe.changes and not (budget or train.seconds or told):
         raise ConfigError(
             "train.schedule, train.warmup, train.batch_warmup: go by the part of the budget that is"
             " spent: say samples or seconds"
@@ -366,6 +377,9 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
     if what := data_problem(rule, values.get("train.peers_data", DATA[0])):
         wrong("train.peers_data", what)
+    gossips = values.get("train.mode", "gossip") == "gossip"
+    if gossips and (what := strength_problem(rule, values.get("train.strength"))):
+        wrong("train.strength", what)
     if "train.generator" in values and values.get("node.role") == "generator":
         wrong("train.generator", "none: a generator makes its batches itself")
     if "train.generator" in values and mixes_weights(rule):
@@ -377,6 +391,8 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
     for path in on_the_way if "train.generator" in values else ():
         if path in values:
             wrong(path, "not with a generator: how far the run is, is known to it alone")
+    if "train.own_samples" in values and {"train.samples", "train.generator"} & values.keys():
+        wrong("train.own_samples", "either this, or samples of the whole swarm, or a generator")
     if "train.shard" in values and values["train.shard"].of(values.get("node.name", "")) is None:
         wrong("train.shard", "only with a node.name that ends in a number, such as murmurate-3")
     if listen and wildcard(split_address(listen)[0]) and "node.advertise" not in given:
@@ -463,6 +479,8 @@ def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
             "train.codec",
             "train.topology",
             "train.peers_data",
+            "train.strength",
+            "train.own_samples",
             "train.schedule",
             "train.warmup",
             "train.batch_warmup",
@@ -488,7 +506,14 @@ def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
         if rule is not None and rule not in rules:
             found["train.rule"] = f"{' or '.join(rules)} with mode {mode}"
         no = f"none with mode {mode}"
-        absent = ("train.every", "train.peers_data", "train.generator", "checkpoint.dir")
+        absent = (
+            "train.every",
+            "train.strength",
+            "train.peers_data",
+            "train.generator",
+            "checkpoint.dir",
+            "train.own_samples",
+        )
         found |= {path: no for path in (*absent, "report.audit") if path in values}
         for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
             if values.get(path, only) != only:

@@ -22,6 +22,8 @@ from murmurate.core.values.addresses import DNS, place_of, split_address, wildca
 from murmurate.core.values.limits import name_problem
 from murmurate.core.values.names import nearest, ordinal
 from murmurate.core.values.recipe import Schedule, parse_schedule
+from murmurate.core.values.slowness import EXPECTED as SLOW_EXPECTED
+from murmurate.core.values.slowness import Slowness, parse_slowness
 from murmurate.errors import ConfigError
 
 STDIN = "-"
@@ -84,6 +86,7 @@ WHOLE = KeyKind("whole number", "N", int)
 SIZE = KeyKind("size", "SIZE", str)
 NUMBER = KeyKind("number", "X", float)
 FLAG = KeyKind("true or false", "true|false", _from_flag)
+SLOW = KeyKind("number of seconds, or a distribution", "S", str)
 LIST = KeyKind("list of text", "HOST:PORT", _from_list)
 
 
@@ -147,6 +150,15 @@ def is_schedule(value: object) -> Schedule:
         return parse_schedule(is_text(value))
     except ConfigError as error:
         raise Wrong(str(error).partition(": ")[2]) from None
+
+
+def is_slowness(value: object) -> Slowness:
+    """Seconds, as a number or as text, or a distribution of them."""
+    text = str(value) if isinstance(value, str | int | float) else ""
+    try:
+        return parse_slowness("" if isinstance(value, bool) else text)
+    except ConfigError:
+        raise Wrong(f"expected {SLOW_EXPECTED}") from None
 
 
 def one_of(names: Sequence[str]) -> Callable[[object], str]:

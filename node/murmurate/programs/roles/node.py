@@ -32,6 +32,7 @@ from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
 from murmurate.programs.roles.progress_lines import ProgressLines, alive
 from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.slowed import SlowedSteps
 from murmurate.programs.roles.spending import UNHEARD_S, Spending, fresh
 from murmurate.programs.roles.threads import ThreadShare
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
@@ -99,6 +100,7 @@ class _Node:
         self.threads: ThreadShare
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
+        self.cc_ratio = math.nan
         self.rates: RateSchedule | None = None
         self.growing: GrowingBatches | None = None
 
@@ -127,6 +129,7 @@ class _Node:
 
         from murmurate import workloads
         from murmurate.training.recipes import RateSchedule
+        from murmurate.workloads.flops import cc_ratio, flops_per_sample
         from murmurate.workloads.growing import GrowingBatches, batches_of
         from murmurate.workloads.warmup import warm_up
 
@@ -166,10 +169,9 @@ class _Node:
             else:
                 batches = itertools.chain([first], batches)
             warm_up(workload, model, first)
-        if self.config.metrics.listen is not None and first is not None:
-            from murmurate.workloads.flops import flops_per_sample
-
+        if first is not None:
             flops = flops_per_sample(workload, model, first)
+            self.cc_ratio = cc_ratio(flops, sum(p.numel() for p in model.parameters()))
         self.emit("ready", samples=workload.samples)
 
         peers: tuple[str, ...] = node.peers
@@ -233,6 +235,7 @@ class _Node:
             model,
             optimizer,
             mode="gossip",
+            strength=train.strength,
             every=train.every,
             data=train.data_of_peers,
             topology=train.topology,
@@ -278,7 +281,8 @@ class _Node:
         batches: Iterator[tuple[torch.Tensor, ...]],
     ) -> None:
         """An ordinary loop; the value of a loss is looked at only now and then."""
-        stop, size, slow_s = self.stop, workload.batch_size, self.config.train.slow_s
+        stop, size, train = self.stop, workload.batch_size, self.config.train
+        slowed = SlowedSteps(train.slow_s, self.config.node.seed, swarm.name, self._sleep)
         began = time.monotonic()
         look_at = began
         tell_at = _grid(began)
@@ -300,8 +304,7 @@ class _Node:
             optimizer.step()
             swarm.log(samples=size)
             self.loss.add(loss)
-            if slow_s:
-                self._sleep(slow_s)
+            slowed.stepped()
             now = time.monotonic()
             if now < look_at:
                 continue
@@ -328,6 +331,8 @@ class _Node:
         parts = [0.0]
         if self.samples:
             parts.append(swarm.samples / self.samples)
+        if train.own_samples:
+            parts.append(swarm.samples_of[swarm.name] / train.own_samples)
         if train.seconds:
             parts.append(trained_s / train.seconds)
         part = min(1.0, max(parts))
@@ -390,11 +395,13 @@ class _Node:
         self.stop.reason = self.stop.reason or "generator"
 
     def _end_when_over(self, swarm: Session, trained_s: float) -> None:
-        seconds = self.config.train.seconds
+        seconds, own = self.config.train.seconds, self.config.train.own_samples
         if self.stop.reason:
             pass  # a signal came first
         elif self.samples is not None and self._spent(swarm, self.samples):
             self.stop.reason = "samples"
+        elif own is not None and swarm.samples_of[swarm.name] >= own:
+            self.stop.reason = "own samples"
         elif seconds is not None and trained_s >= seconds:
             self.stop.reason = "seconds"
         elif self.launcher is not None and self.launcher.gone:
@@ -475,6 +482,7 @@ class _Node:
         progress = swarm.progress()
         row = report.node_row(replace(progress, wait_s=progress.wait_s + self.waited_s))
         row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
+        row["cc_ratio"] = report.number(self.cc_ratio)
         row["delay_updates"], row["overtaken_updates"] = swarm.delays
         row["warnings"] = report.warnings_json(swarm.warnings)  # also those that are over
         return row

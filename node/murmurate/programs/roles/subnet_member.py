@@ -21,6 +21,7 @@ from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.roles.progress_lines import ProgressLines, line
 from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
+from murmurate.programs.roles.slowed import SlowedSteps
 from murmurate.programs.roles.threads import ThreadShare
 from murmurate.watch import report
 
@@ -150,7 +151,8 @@ class _Subnets:
         batches: Iterator[tuple[torch.Tensor, ...]],
     ) -> None:
         """An ordinary loop; the value of a loss is looked at only now and then."""
-        slow_s = self.config.train.slow_s
+        train, seed = self.config.train, self.config.node.seed
+        slowed = SlowedSteps(train.slow_s, seed, member.name, self._sleep)
         look_at = 0.0
         while not self.stop.reason:
             if (batch := next(batches, None)) is None:
@@ -162,8 +164,7 @@ class _Subnets:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             self.loss.add(loss)
-            if slow_s:
-                self._sleep(slow_s)
+            slowed.stepped()
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_S

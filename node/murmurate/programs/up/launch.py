@@ -20,6 +20,7 @@ from murmurate.core.synchronous.rules import (
 )
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.slowness import Slowness, parse_slowness
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config, TrainConfig
@@ -41,7 +42,7 @@ class UpPlan:
     nodes: int = 4
     config: Config = field(default_factory=Config)
     kills: tuple[Kill, ...] = ()
-    slow_s: Mapping[str, float] = field(default_factory=dict)
+    slow_s: Mapping[str, Slowness] = field(default_factory=dict)
     codecs: Mapping[str, str] = field(default_factory=dict)
     generator: bool = False
     """One more process deals the batches; the budget is its own."""
@@ -68,12 +69,18 @@ def parse_kill(text: str, names: Sequence[str]) -> Kill:
     return Kill(known("--kill", match[1], names), float(match[2]) / 100)
 
 
-def parse_slow(text: str, names: Sequence[str]) -> tuple[str, float]:
-    """`node-2=0.09`: seconds of sleep after each of its steps."""
-    match = re.fullmatch(r"(.+)=(\d*\.?\d+)", text)
-    if match is None:
-        raise ConfigError(f"--slow {text!r}: NAME=SECONDS, such as node-2=0.09")
-    return known("--slow", match[1], names), float(match[2])
+def parse_slow(text: str, names: Sequence[str]) -> dict[str, Slowness]:
+    """`node-2=0.09`, of one node, or `gaussian(0.06,0.005)`, of all: what is waited after each
+    step."""
+    name, equals, what = text.rpartition("=")
+    try:
+        slowness = parse_slowness(what)
+    except ConfigError:
+        raise ConfigError(
+            f"--slow {text!r}: [NAME=]SECONDS, such as node-2=0.09, or instead of seconds"
+            " gaussian(MEAN,DEVIATION), exponential(SHIFT,MEAN), xFACTOR from x1 on"
+        ) from None
+    return dict.fromkeys([known("--slow", name, names)] if equals else names, slowness)
 
 
 def parse_codecs(texts: Sequence[str], names: Sequence[str], rule: str) -> dict[str, str]:
@@ -114,7 +121,7 @@ def plan(
     problems: list[str] = []
     names = UpPlan(nodes=nodes).names
     kills: list[Kill] = []
-    slow_s: dict[str, float] = {}
+    slow_s: dict[str, Slowness] = {}
     codecs: dict[str, str] = {}
     mode = config.train.mode
     centred = mode in RULES_OF
@@ -126,11 +133,9 @@ def plan(
             problems.append(str(error))
     for text in slow:
         try:
-            name, seconds = parse_slow(text, names)
+            slow_s |= parse_slow(text, names)
         except ConfigError as error:
             problems.append(str(error))
-        else:
-            slow_s[name] = seconds
     try:
         codecs = parse_codecs(codec, names, config.train.rule)
     except ConfigError as error:
@@ -232,12 +237,14 @@ def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
         "--every": train.every,
         "--peers-data": train.peers_data,
         "--rule": train.rule,
+        "--strength": train.strength,
         "--mode": train.mode,
         "--group": train.group,
         "--topology": train.topology,
         "--codec": plan.codecs.get(name, train.codec),
         "--slow-s": plan.slow_s.get(name, train.slow_s),
         "--generator": "-" if plan.generator else None,
+        "--own-samples": train.own_samples,
         "--samples": None if plan.generator else train.samples,
         "--seconds": None if plan.generator else train.seconds,
         "--evaluate-s": train.evaluate_s,

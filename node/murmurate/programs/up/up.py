@@ -8,6 +8,7 @@ It imports no torch and takes no part in training; when it dies, its nodes notic
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -69,6 +70,9 @@ class UpRun:
         self.ended: float | None = None
         self.stop_at: float | None = None
         self.budget = plan.config.train.samples
+        own = plan.config.train.own_samples
+        if own is not None:  # each ends by itself, the slow ones alone
+            self.budget, self.late_s = plan.nodes * own, math.inf
         self.generator: Child | None = None
         self.alone_at: float | None = None
         self.said: set[str] = set()

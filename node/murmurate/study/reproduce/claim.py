@@ -9,7 +9,7 @@ AGREES, DIFFERS, NOT_BUILT, NOT_RUN = "agrees", "differs", "not built", "not run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class PaperClaim:
     """One figure, table or sentence of a paper."""
 
     where: str
@@ -27,7 +27,7 @@ class PaperStudy:
 
     paper: str
     title: str
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[PaperClaim] = field(default_factory=list)
     charts: list[str] = field(default_factory=list)
     """As SVG."""
     figures: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class PaperStudy:
         if agrees is not None:
             verdict = AGREES if agrees else DIFFERS
         self.claims.append(
-            Claim(where=where, what=what, paper=paper, ours=ours, verdict=verdict, why=why)
+            PaperClaim(where=where, what=what, paper=paper, ours=ours, verdict=verdict, why=why)
         )
 
     def not_built(self, where: str, what: str, paper: str, why: str) -> None:

@@ -27,7 +27,7 @@ Update = tuple[tuple[Stamp], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SwarmSetting:
     """`means_s`: mean compute time of each node."""
 
     means_s: Sequence[float]
@@ -54,7 +54,7 @@ class Seen:
     updates: dict[Dot, torch.Tensor] = field(default_factory=dict)
 
 
-def run(setting: Setting) -> Seen:
+def run(setting: SwarmSetting) -> Seen:
     rng = random.Random(setting.seed)
     n = len(setting.means_s)
     seen = Seen(replicas=[Replica(torch.zeros(1, dtype=torch.int64)) for _ in range(n)])

@@ -41,7 +41,7 @@ def pipelined(draw: Draw, *, n: int, k: int, transfer_s: float, batches: int) ->
 
 
 @dataclass(frozen=True)
-class Books:
+class ReplyBooks:
     """What a request-reply run adds up to, in integers."""
 
     updates: int
@@ -53,7 +53,7 @@ class Books:
     """Updates that the weights still out at the nodes have missed so far."""
 
 
-def request_reply(draw: Callable[[int], float], *, n: int, k: int, gradients: int) -> Books:
+def request_reply(draw: Callable[[int], float], *, n: int, k: int, gradients: int) -> ReplyBooks:
     """`draw(node)` gives the time from a reply to the next push, way and all.
 
     A push is answered at once with the newest weights, whether or not it completed a group of k.
@@ -83,7 +83,7 @@ def request_reply(draw: Callable[[int], float], *, n: int, k: int, gradients: in
         events.at(draw(node), arrive, node)
     for _ in range(gradients):
         events.step()
-    return Books(
+    return ReplyBooks(
         updates=len(hub.clock),
         gradients=tuple(sent),
         staleness=tuple(staleness),

@@ -11,7 +11,7 @@ from murmurate.core.theory import gossip_expected
 from murmurate.study.lab.page import Line, chart
 from murmurate.study.race import up_options
 from murmurate.study.reproduce.claim import Effort, PaperStudy
-from murmurate.study.reproduce.gossip_swarm import Setting, run
+from murmurate.study.reproduce.gossip_swarm import SwarmSetting, run
 from murmurate.study.reproduce.stale_vectors import losses
 
 GENERATED = 55.9
@@ -75,7 +75,7 @@ def _fig_1(made: PaperStudy) -> None:
 def _staleness(made: PaperStudy, effort: Effort) -> None:
     seed = effort.seed
     many_s = 14.0 if effort.quick else 30.0
-    few = run(Setting(means_s=[1.0] * 4, until_s=200, seed=seed))
+    few = run(SwarmSetting(means_s=[1.0] * 4, until_s=200, seed=seed))
     law = gossip_expected(4, 1.0, 1.0, 0.0)
     made.add(
         "Section 3",
@@ -85,7 +85,9 @@ def _staleness(made: PaperStudy, effort: Effort) -> None:
         agrees=abs(few.every.mean - 3) < 0.05,
         why="own updates are counted, or it would be 3 or 4, by when arrivals are folded",
     )
-    dealt = run(Setting(means_s=[1.0] * 64, batches_per_s=GENERATED, until_s=many_s, seed=seed))
+    dealt = run(
+        SwarmSetting(means_s=[1.0] * 64, batches_per_s=GENERATED, until_s=many_s, seed=seed)
+    )
     made.add(
         "Section 3",
         "mean staleness of 64 models",
@@ -96,7 +98,7 @@ def _staleness(made: PaperStudy, effort: Effort) -> None:
         why="the law is 63 for models that never idle. The paper does not say what kept its models"
         " idle 13 % of the time; one generator as the bottleneck explains 3 and 55 with one number",
     )
-    both = run(Setting(means_s=[1.0] * 4, batches_per_s=GENERATED, until_s=200, seed=seed))
+    both = run(SwarmSetting(means_s=[1.0] * 4, batches_per_s=GENERATED, until_s=200, seed=seed))
     made.add(
         "Section 3",
         "4 models with the same generator",
@@ -118,7 +120,7 @@ def _fig_2(made: PaperStudy, effort: Effort) -> None:
         made_s = []
         for n in counts:
             seen = run(
-                Setting(
+                SwarmSetting(
                     means_s=[compute_s] * n,
                     batches_per_s=samples_s / batch,
                     warm_s=2 * compute_s,

@@ -28,9 +28,17 @@ from murmurate.core.synchronous.rules import (
 )
 from murmurate.core.theory import folding_rates, gossip_expected_unequal
 from murmurate.core.values.hub_settings import problems as hub_problems
+from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.config import Config
-from murmurate.programs.up.launch import Kill, hub_option, parse_codecs, parse_kill, parse_widths
+from murmurate.programs.up.launch import (
+    Kill,
+    hub_option,
+    parse_codecs,
+    parse_kill,
+    parse_slow,
+    parse_widths,
+)
 from murmurate.study.virtual.costs import SaidCosts, parse_costs
 from murmurate.study.virtual.evaluating import EvaluationPlan
 from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
@@ -57,6 +65,7 @@ class VirtualPlan:
     config: Config
     speeds: Mapping[str, float] = field(default_factory=dict)
     costs: SaidCosts = field(default_factory=SaidCosts)
+    slow_s: Mapping[str, Slowness] = field(default_factory=dict)
     widths: Mapping[str, float] = field(default_factory=dict)
     delay_s: float = 0.0
     delays_s: Mapping[str, float] = field(default_factory=dict)
@@ -76,6 +85,7 @@ def plan(
     speed: Sequence[str] = (),
     step: str | None = None,
     fold: str | None = None,
+    slow: Sequence[str] = (),
     delay: Sequence[str] = (),
     link: Sequence[str] = (),
     join: Sequence[str] = (),
@@ -94,6 +104,7 @@ def plan(
     ]
     names = [f"node-{number}" for number in range(nodes)]
     speeds: dict[str, float] = {}
+    slow_s: dict[str, Slowness] = {}
     delays: dict[str, float] = {}
     links: dict[str, float] = {}
     moments: dict[str, dict[str, float]] = {"--join": {}, "--leave": {}}
@@ -152,6 +163,13 @@ def plan(
                 link_bytes_s = value
             else:
                 speeds |= {each: value for each in names if each not in speeds}
+    if slow and config.train.mode != "gossip":
+        problems.append("--slow: only with --mode gossip; --speed NAME=STEPS is for every mode")
+    for text in slow:
+        try:
+            slow_s |= parse_slow(text, names)
+        except ConfigError as error:
+            problems.append(str(error))
     for text in kill:
         try:
             kills.append(parse_kill(text, names))
@@ -173,6 +191,7 @@ def plan(
         config=config,
         speeds=speeds,
         costs=costs,
+        slow_s=slow_s,
         widths=shares,
         delay_s=delay_s,
         delays_s=delays,
@@ -187,7 +206,6 @@ def plan(
 
 
 _REFUSED = {
-    "--slow": "say how many steps a second it makes: --speed NAME=STEPS",
     "--generator": "peers draw their own batches",
     "--trajectory": "nothing is kept on the way",
     "--checkpoint": "the same command gives the same run",
@@ -239,7 +257,10 @@ class _Run:
         )
         self.seconds = train.seconds
         self.samples = train.samples
-        if self.seconds is None and self.samples is None:
+        if train.own_samples is not None:  # each ends by itself, after its last whole batch
+            size = self.workload.batch_size
+            self.samples = plan.nodes * -(-train.own_samples // size) * size
+        elif self.seconds is None and self.samples is None:
             self.samples = self.workload.samples
         import torch
 
@@ -251,10 +272,13 @@ class _Run:
             workload=self.workload,
             nodes=plan.nodes,
             rule=train.rule,
+            strength=train.strength,
             mode=train.mode,
             hub=plan.config.hub.given,
             seed=node.seed,
             speeds=plan.speeds,
+            slow_s=plan.slow_s,
+            own_samples=train.own_samples,
             costs=self.costs,
             widths=plan.widths,
             memory_bytes=plan.config.ist.memory or None,
@@ -396,6 +420,19 @@ class _Run:
             for one in figures
         ]
 
+    def _cc_ratio(self) -> float | None:
+        """Of the workload's model; None: it cannot be counted here."""
+        from murmurate.workloads import DataShare, parse_split
+        from murmurate.workloads.flops import cc_ratio, flops_per_sample
+
+        seed, size = self.plan.config.node.seed, self.workload.batch_size
+        model = self.workload.model()
+        batch = next(self.workload.batches(DataShare(0, 1, parse_split("none"), seed, size)), None)
+        if batch is None:
+            return None
+        flops = flops_per_sample(self.workload, model, batch)
+        return report.number(cc_ratio(flops, sum(p.numel() for p in model.parameters())))
+
     def report(self) -> report.Json:
         node, train = self.plan.config.node, self.plan.config.train
         wall_s = self.engine.events.time  # before what is on its way arrives
@@ -431,12 +468,14 @@ class _Run:
                 "virtual": True,
                 "speeds": dict(self.plan.speeds),
                 "costs": asdict(self.costs),
+                "slow_s": {name: str(slow) for name, slow in self.plan.slow_s.items()},
                 "delay_s": self.plan.delay_s,
                 "delays_s": dict(self.plan.delays_s),
                 "link_bytes_s": self.plan.link_bytes_s,
                 "links_bytes_s": dict(self.plan.links_bytes_s),
                 "joins_s": dict(self.plan.joins_s),
                 "leaves_s": dict(self.plan.leaves_s),
+                "cc_ratio": self._cc_ratio(),
                 **report.curves(self.curves),
                 "staleness_counts": {
                     one.name: sorted(one.staleness.counts().items()) for one in figures
@@ -450,7 +489,9 @@ class _Run:
         plan = self.plan
         train = plan.config.train
         every = plan.every or WAYS[train.rule].every[train.data_of_peers]
-        churn = plan.kills or plan.joins_s or plan.leaves_s
+        churn = plan.kills or plan.joins_s or plan.leaves_s or train.own_samples
+        if plan.slow_s:
+            return None
         narrow = plan.link_bytes_s is not None or plan.links_bytes_s
         if churn or narrow or plan.delays_s or train.topology != "full":
             return None

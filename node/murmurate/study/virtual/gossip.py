@@ -20,7 +20,7 @@ from torch import nn
 from murmurate.core.driver import Driver, Life, NoDisk, Ports
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.protocol import GossipPeer
-from murmurate.core.gossip.ways import WAYS, data_problem
+from murmurate.core.gossip.ways import WAYS, data_problem, strength_problem
 from murmurate.core.layout import Layout
 from murmurate.core.message import Decided, Generation
 from murmurate.core.publishing.likeness import Likeness
@@ -61,6 +61,8 @@ class GossipWorld:
             raise ConfigError(f"rule {task.rule!r}: expected one of {', '.join(WAYS)}")
         if what := data_problem(task.rule, task.data):
             raise ConfigError(f"peers_data {task.data!r}: {what}")
+        if what := strength_problem(task.rule, task.strength):
+            raise ConfigError(f"strength {task.strength}: {what}")
         if task.encoders and not WAYS[task.rule].sends_updates:
             raise ConfigError(f"codec: rule {task.rule!r} exchanges weights as they are")
         self.task = task
@@ -114,6 +116,8 @@ class GossipWorld:
             batches_of(task.workload.batches, share, task.recipe.batch_warmup),
             Figures(name),
             step_s=task.step_s(name),
+            slowness=task.slowness(name),
+            chance=random.Random(f"slow/{task.seed}/{name}"),
             rates=RateSchedule(optimizer, task.recipe),
         )
         node.fold_s = task.fold_s(name)
@@ -179,7 +183,12 @@ class GossipWorld:
             # All peers are in this process: what one keeps of another's is the same memory.
             store_bytes_max=BUFFER_BYTES // 2,
             prune_applied=True,
+            strength=self._strength(),
         )
+
+    def _strength(self) -> float:
+        usual = WAYS[self.task.rule].strength or 0.0
+        return usual if self.task.strength is None else self.task.strength
 
     @property
     def now(self) -> float:
@@ -197,8 +206,10 @@ class GossipWorld:
             node.figures.more["folding_s"] = node.figures.more.get("folding_s", 0.0) + folding_s
         if self.training:
             # A newcomer whose weights are on their way looks again, a step's time later.
-            act = self._finish if node.peer.synced else self._begin
-            self.events.after(folding_s + node.step_s, act, node)
+            act, after_s = self._begin, node.step_s
+            if node.peer.synced:
+                act, after_s = self._finish, node.next_step_s()
+            self.events.after(folding_s + after_s, act, node)
             node.figures.wait_s += 0.0 if node.peer.synced else node.step_s
 
     def fold(self, node: VirtualNode) -> int:
@@ -212,7 +223,14 @@ class GossipWorld:
             return
         self._step(node)
         node.publisher.publish_if_due()
+        own = self.task.own_samples
+        if own is not None and node.figures.samples >= own and self._others_train(node):
+            self._leave(node)
         self._begin(node)
+
+    def _others_train(self, node: VirtualNode) -> bool:
+        others = (each for each in self.nodes.values() if each is not node)
+        return any(other.figures.state == "training" for other in others)
 
     def _step(self, node: VirtualNode) -> None:
         size = self._follow_recipe(node)

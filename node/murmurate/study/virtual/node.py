@@ -5,6 +5,7 @@ As `edge.runtime` does it for a process, with virtual time in the place of threa
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from murmurate.core.gossip.protocol import GossipPeer
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, Push, Snapshot
 from murmurate.core.publishing.likeness import Likeness
+from murmurate.core.values.slowness import Slowness
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 from murmurate.errors import PromiseBroken
 from murmurate.study.virtual.task import Figures
@@ -39,6 +41,9 @@ class VirtualNode:
     batches: Iterator[tuple[torch.Tensor, ...]]
     figures: Figures
     step_s: float
+    slowness: Slowness
+    chance: random.Random
+    """What its slowness is drawn from."""
     rates: RateSchedule
     fold_s: float = 0.0
     """Its time for each message that it folds in."""
@@ -48,6 +53,10 @@ class VirtualNode:
     driver: Driver[GossipPeer] = field(init=False)
     publisher: Publisher = field(init=False)
     likeness: Likeness = field(init=False)
+
+    def next_step_s(self) -> float:
+        """What its next step takes, with what is waited after it."""
+        return self.step_s + self.slowness.seconds(self.step_s, self.chance)
 
     @property
     def peer(self) -> GossipPeer:

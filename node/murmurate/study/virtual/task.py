@@ -13,6 +13,7 @@ from murmurate.core.codecs.codec import Encoder
 from murmurate.core.figures.learning import Learning
 from murmurate.core.staleness import Summary
 from murmurate.core.values.recipe import Recipe
+from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
@@ -31,6 +32,8 @@ class VirtualTraining:
     workload: Workload
     nodes: int
     rule: str
+    strength: float | None = None
+    """Mode gossip: the one number of a rule that looks at staleness; None: the usual one."""
     mode: str = "gossip"
     hub: Mapping[str, Any] = field(default_factory=dict)
     """Mode hub: what the rule is told."""
@@ -40,6 +43,11 @@ class VirtualTraining:
     with the subnet a member has."""
     costs: Costs = field(default_factory=Costs)
     """Of a step and of folding, at speed 1."""
+    slow_s: Mapping[str, Slowness] = field(default_factory=dict)
+    """Mode gossip: what is waited after each step, by name."""
+    own_samples: int | None = None
+    """Mode gossip: the stop rule of 002. A node leaves when it has trained on so many by itself,
+    and the last one goes on alone."""
     widths: Mapping[str, float] = field(default_factory=dict)
     """Mode ist: how large a subnet, relative to the others'; 1 for the others."""
     memory_bytes: int | None = None
@@ -110,6 +118,9 @@ class VirtualTraining:
 
     def speed(self, name: str) -> float:
         return self.speeds.get(name, 1.0)
+
+    def slowness(self, name: str) -> Slowness:
+        return self.slow_s.get(name, Slowness())
 
     def part(self, samples: int, time_s: float) -> float:
         """Of the budget that is spent."""
