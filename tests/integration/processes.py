@@ -190,6 +190,8 @@ def _train(
             connection.send(state)
 
     def tell(event: str, **more: Any) -> None:
+        made = swarm.own_steps  # it takes the lock itself
+
         def state(here: NodeState) -> State:
             assert isinstance(here.peer, Peer)
             return State(
@@ -198,7 +200,7 @@ def _train(
                 here.peer.epoch,
                 here.swarm,
                 here.transport.address,
-                swarm.own_steps,
+                made,
                 here.peer.clock.to_bytes(),
                 digest_of(here.weights),
                 here.peer.baseline.history,

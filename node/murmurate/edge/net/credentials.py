@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -117,3 +118,14 @@ class Plaintext:
 
 PLAINTEXT = Plaintext()
 """The same for all: only where a program begins is it chosen (`tests/policy/test_ports.py`)."""
+
+
+def source_towards(family: int, kind: int, number: int, place: Any) -> str | None:
+    """This machine's address on the way to a place; None: no way leads there. Nothing is sent: a
+    datagram's socket only looks up the route."""
+    with socket.socket(family, kind, number) as probe:
+        try:
+            probe.connect(place)
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])

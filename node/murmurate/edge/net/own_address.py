@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable
 
 from murmurate.core.values.addresses import DNS, loopback, split_address
+from murmurate.edge.net.credentials import source_towards
 
 
 def address_towards(peers: Iterable[str]) -> tuple[str, str] | None:
@@ -23,12 +24,7 @@ def address_towards(peers: Iterable[str]) -> tuple[str, str] | None:
         except OSError:
             continue
         for family, kind, number, _, place in found:
-            with socket.socket(family, kind, number) as probe:
-                try:
-                    probe.connect(place)  # a datagram's: it only looks up the route
-                except OSError:
-                    continue
-                own = str(probe.getsockname()[0])
-            if own != place[0] and not loopback(own):
+            own = source_towards(family, kind, number, place)
+            if own is not None and own != place[0] and not loopback(own):
                 return peer, own
     return None
