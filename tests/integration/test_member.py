@@ -326,7 +326,7 @@ def test_what_is_asked_for_is_checked(more: dict[str, Any], said: str) -> None:
 
 def test_an_optimizer_of_another_model() -> None:
     sgd = torch.optim.SGD(model().parameters(), lr=0.1)
-    with pytest.raises(ConfigError, match="none of its parameters is the model's"):
+    with pytest.raises(ConfigError, match="none of its parameters are of this model"):
         murmurate.join(model(), sgd, run="test", mode="ist", coordinator="127.0.0.1:9")
 
 

@@ -151,7 +151,7 @@ def test_several_optimizers_are_one_list(rule: str) -> None:
             model = small()
             both: list[torch.optim.Optimizer] = [
                 torch.optim.Adam(model[0].parameters(), lr=0.01),
-                torch.optim.SGD(model[2].parameters(), lr=0.02, momentum=0.9),
+                torch.optim.SGD(model[2].parameters(), lr=0.002, momentum=0.9),  # right for a sum
             ]
             peers = [nodes[0][2].address] if nodes else []
             swarm = murmurate.join(model, both, run="gan", name=f"n{index}", peers=peers, rule=rule)
@@ -182,7 +182,7 @@ def test_the_states_of_several_optimizers_are_in_the_checkpoint(tmp_path: Any) -
         model = small()
         both: list[torch.optim.Optimizer] = [
             torch.optim.Adam(model[0].parameters(), lr=0.01),
-            torch.optim.SGD(model[2].parameters(), lr=0.02, momentum=0.9),
+            torch.optim.SGD(model[2].parameters(), lr=0.002, momentum=0.9),  # right for a sum
         ]
         return model, both, murmurate.join(model, both, run="gan", name="a", checkpoint=tmp_path)
 

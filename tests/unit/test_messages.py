@@ -51,6 +51,8 @@ NO_FIELDS = {"DescribeRequest"}
 COVERED = frozenset().union(
     coordinator_wire.WORK.kinds,
     coordinator_wire.TASK.kinds,
+    coordinator_wire.STOP_RUN.kinds,
+    coordinator_wire.RUN_STOPS.kinds,
     generator_wire.ASK.kinds,
     generator_wire.DEAL.kinds,
     small_messages.NOTE.kinds,

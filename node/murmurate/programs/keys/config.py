@@ -389,7 +389,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         )
     on_the_way = ("train.schedule", "train.warmup", "train.batch_warmup")
     for path in on_the_way if "train.generator" in values else ():
-        if path in values:
+        if values.get(path, usual := getattr(TrainConfig(), path[6:])) != usual:
             wrong(path, "not with a generator: how far the run is, is known to it alone")
     if "train.own_samples" in values and {"train.samples", "train.generator"} & values.keys():
         wrong("train.own_samples", "either this, or samples of the whole swarm, or a generator")
