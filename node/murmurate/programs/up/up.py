@@ -311,11 +311,13 @@ class UpRun:
         )
 
     def rows(self) -> list[report.Json]:
-        """A node that was killed may have told the others more than me."""
+        """A node that was killed may have told the others more than me, or me more at its last
+        evaluation than before."""
         rows = [{**child.row, "state": child.state} for child in self.children]
-        for row in rows:
-            told = (child.samples_of.get(row["name"], 0) for child in self.children)
-            row["samples"] = max(row["samples"], *told)
+        for row, own in zip(rows, self.children, strict=True):
+            told = [child.samples_of.get(row["name"], 0) for child in self.children]
+            found = [point.own_samples for point in own.curve]
+            row["samples"] = max(row["samples"], *told, *found)
         return rows
 
     def report(self) -> report.Json:
