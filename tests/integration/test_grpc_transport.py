@@ -74,7 +74,7 @@ class Stranger:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.call.cancel()
+        self._outcome.cut()
         await self._channel.close()
 
     async def say(self, *frames: bytes) -> None:

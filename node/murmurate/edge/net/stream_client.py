@@ -105,7 +105,7 @@ async def open_stream(
                 raise StreamRefused(refusal(details)) from None
             raise StreamBroke(answered_late=isinstance(error, TimeoutError)) from error
         finally:
-            call.cancel()
+            outcome.cut()
 
 
 class Backoff:
