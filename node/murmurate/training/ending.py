@@ -57,6 +57,8 @@ class Ending:
         self._checkpoints = checkpoints
         self._interrupts = interrupts
         self._follow = follow
+        self._even_after = -1
+        """How many steps I had made when all were heard to have the same; -1: never."""
 
     def publish(self) -> None:
         """Publish all that is in no update yet, room or not."""
@@ -91,6 +93,7 @@ class Ending:
         port.say("settled")
         left_s = began + limit_s - time.monotonic()
         if wait.even:
+            self._even_after = port.steps_made()
             self._follow(lambda: port.others_are("settled"), max(0.0, min(left_s, SETTLED_S)))
         elif port.synced:
             self._say_uneven(time.monotonic() - began)
@@ -132,7 +135,9 @@ class Ending:
             self._port.say_goodbye()
             if self._follow(self._port.may_go, timeout_s):
                 return
-            if without := self._port.without_mine():
+            # Whoever has left since is not heard of any more, but had all of it then.
+            even = self._even_after == self._port.steps_made()
+            if (without := self._port.without_mine()) and not even:
                 log.warning(
                     "%s leaves, and its last updates are not known to be with %s: busy for longer"
                     " than leave(timeout_s) waits, or gone",
