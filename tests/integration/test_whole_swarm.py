@@ -57,6 +57,7 @@ def test_parts_of_the_data_are_all_of_it() -> None:
     data = TensorDataset(torch.arange(100))
     with flock(3) as nodes:
         wait_for(lambda: [node.swarm.number for node in nodes] == [0, 1, 2])
+        wait_for(lambda: all(list(n.swarm.members.values()) == ["alive"] * 3 for n in nodes))
         with pytest.raises(ConfigError, match=r"swarm\.sampler\(data\)"):
             _ = nodes[0].swarm.epoch
         loaders: list[DataLoader[Any]] = [
