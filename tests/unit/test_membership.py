@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from murmurate.core.effect import Drop, Effect, Send, Verdict
-from murmurate.core.membership import swim
+from murmurate.core.membership import graves, relays, swim
 from murmurate.core.membership.rumours import News, newer, retransmissions
 from murmurate.core.membership.swim import Membership
 from murmurate.core.membership.timing import Timing, suspicion_timeout
@@ -378,16 +378,16 @@ def test_forgetting() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     node = alone("b")
-    for i in range(3 * swim.GRAVES_MAX):
+    for i in range(3 * graves.GRAVES_MAX):
         node.receive("b", Ack(0, "b", rumours=(said("b", f"x{i}", LEFT),)), 11.0)
-    assert len(node._graves) == swim.GRAVES_MAX
+    assert len(node._graves._rumours) == graves.GRAVES_MAX
     assert len(node.rumours()) == 2
     for i in range(1000):
         node.receive("b", Ack(0, "b", rumours=(said("b", "b", SUSPECT, incarnation=i),)), 11.0)
-    assert len(node._order) <= 2 * len(node.rumours())
+    assert len(node._order._names) <= 2 * len(node.rumours())
     for i in range(100):
         node.receive("c", PingRequest(i, "b"), 11.0)
-    assert sum(map(len, node._relays.values())) == swim.RELAYS_MAX
+    assert sum(map(len, node._relays._waiting.values())) == relays.RELAYS_MAX
     monkeypatch.setattr(swim, "MEMBERS_MAX", 3)
     effects = node.learn([alive("c"), alive("d"), alive("e")], 12.0)
     assert len(node.rumours()) == 3
@@ -491,7 +491,7 @@ def test_local_health() -> None:
         pings = len(sends(drive(node, 15.0, answer=True), Ping))
         assert node.health == 0, "good probes lower it"
         node.health = health
-        node._order, node._next = ["b"], 0
+        node._order.shuffle(["b"])
         asked = node._probe_at
         while not sends(node.tick(node.due), PingRequest):
             assert node.due < asked + 60.0
@@ -536,7 +536,7 @@ def test_confirmations_shorten_a_suspicion(confirmers: str, members: int, factor
     node.receive("b", Ack(0, "b", rumours=(said("b", "x", SUSPECT),)), 11.0)
     for source in f"{confirmers}b{confirmers}":  # repeated: counted once
         node.receive("b", Ack(0, "b", rumours=(said(source, "x", SUSPECT),)), 11.0)
-    node._order = []  # I do not probe it myself here
+    node._order.shuffle([])  # I do not probe it myself here
     node._probe_at = math.inf
     drive(node, 20.0)
     assert node.state("x") == DEAD

@@ -18,9 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from murmurate.core.effect import Drop, Effect, Rng, Send, Verdict, shuffled
+from murmurate.core.effect import Drop, Effect, Rng, Send, Verdict
+from murmurate.core.membership.beliefs import LIVE, Beliefs, MemberRecord, evidence, reason_of
+from murmurate.core.membership.graves import Graves
+from murmurate.core.membership.probe_order import ProbeOrder
+from murmurate.core.membership.relays import Relays
 from murmurate.core.membership.rumours import News, newer, retransmissions
 from murmurate.core.membership.timing import Timing, suspicion_timeout
 from murmurate.core.message import (
@@ -37,32 +41,16 @@ from murmurate.core.message import (
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 MEMBERS_MAX = 16384
-GRAVES_MAX = 1024
-RELAYS_MAX = 16
 INCARNATION_MAX = 2**31
 VERIFIERS = 8
 """About so many members, of however many, probe a suspect next: confirmations come at once."""
 NACK_SHARE = 0.8
 """Of the probe timeout: a helper's «no answer» must arrive before the asker gives up."""
 
-_LIVE = frozenset((ALIVE, SUSPECT))
 _ACCUSED = frozenset((SUSPECT, DEAD))
 
 
 _LAN = Timing()
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    rumour: Rumour  # the belief, in the form in which it is passed on
-    since: float = 0.0
-    reason: str = ""
-    suspecters: list[str] = field(default_factory=list)
-    started: float = 0.0  # of the suspicion
-    deadline: float = math.inf
-    missed: int = 0  # probes without an answer since `silent_since`
-    silent_since: float = 0.0
-    told: float = -math.inf  # when it was last told what is said against it
 
 
 @dataclass(slots=True, eq=False)
@@ -75,14 +63,13 @@ class _Probe:
     nacks: int = 0
 
 
-class Membership:
-    """Who is believed alive, and why the others are not. Call `tick` whenever `due` has come."""
+class Membership(Beliefs):
+    """Finds out who is there and changes the beliefs. Call `tick` whenever `due` has come."""
 
     # fmt: off
     __slots__ = (
-        "_count", "_dead", "_dead_at", "_gossip_at", "_graves", "_live", "_me", "_members", "_news",
-        "_next", "_now", "_number", "_order", "_out", "_probe_at", "_probes", "_relays", "_rng",
-        "_roll", "_suspects", "_timing", "due", "health", "name", "version",
+        "_count", "_dead_at", "_gossip_at", "_graves", "_news", "_now", "_number", "_order", "_out",
+        "_probe_at", "_probes", "_relays", "_rng", "_roll", "_suspects", "_timing", "due", "health",
     )
     # fmt: on
 
@@ -91,9 +78,7 @@ class Membership:
     ) -> None:
         if epoch < 1:
             raise LocalProtocolError(f"epoch {epoch}: 0 means «not known yet», count from 1")
-        self.name = name
-        self.version = 0
-        """Grows whenever `live()` changes."""
+        super().__init__(name, epoch, address)
         self.due = math.inf
         """`tick` has nothing to do before this."""
         self.health = 0
@@ -102,71 +87,17 @@ class Membership:
         self._out: list[Effect] = []
         self._rng = rng
         self._timing = timing
-        self._me = _Member(Rumour(name, epoch, 0, ALIVE, address, name))
-        self._members = {name: self._me}
         self._count = 1  # of live()
-        self._live: tuple[str, ...] | None = None
-        self._suspects: dict[str, _Member] = {}
-        self._dead: dict[str, _Member] = {}
-        self._graves: dict[str, Rumour] = {}  # the last word on those who have no record
-        self._order: list[str] = []  # in which members are probed, from `_next` on
-        self._next = 0
+        self._suspects: dict[str, MemberRecord] = {}
+        self._graves = Graves()
+        self._order = ProbeOrder(rng)
         self._roll: Iterator[str] = iter(())  # in which records are repeated
         self._news = News()
         self._news.put(name)
         self._number = 0
         self._probes: dict[str, _Probe] = {}
-        self._relays: dict[str, list[tuple[float, str, int]]] = {}
+        self._relays = Relays()
         self._probe_at = self._gossip_at = self._dead_at = -math.inf
-
-    # -- what is believed ------------------------------------------------------------------------
-
-    def live(self) -> tuple[str, ...]:
-        """Sorted names of those alive or suspect, myself included unless I left."""
-        if self._live is None:
-            members = self._members.items()
-            self._live = tuple(sorted(n for n, m in members if m.rumour.state in _LIVE))
-        return self._live
-
-    def state(self, name: str) -> str | None:
-        member = self._members.get(name)
-        return member.rumour.state if member else None
-
-    def epoch(self, name: str) -> int | None:
-        """0: a seed peer that was not met yet."""
-        member = self._members.get(name)
-        return member.rumour.epoch if member else None
-
-    def last(self, name: str) -> int:
-        """How many updates a member that has left said it had made."""
-        member = self._members.get(name)
-        return member.rumour.last if member else 0
-
-    def address(self, name: str) -> str:
-        member = self._members.get(name)
-        return member.rumour.address if member else ""
-
-    def addresses(self) -> tuple[tuple[str, str], ...]:
-        """The other members that are there, with their addresses where one is known."""
-        others = (name for name in self.live() if name != self.name)
-        return tuple((name, at) for name in others if (at := self.address(name)))
-
-    def reason(self, name: str) -> str:
-        member = self._members.get(name)
-        return member.reason if member else ""
-
-    def since(self, name: str) -> float:
-        """When its present state began; never (inf), if there is no such member."""
-        member = self._members.get(name)
-        return member.since if member else math.inf
-
-    def dead(self) -> tuple[str, ...]:
-        """Names of those who did not answer, seed peers that I never met included."""
-        return tuple(self._dead)
-
-    def rumours(self) -> tuple[Rumour, ...]:
-        """All I know, for a newcomer. Seed peers that I never met are not knowledge."""
-        return tuple(m.rumour for m in self._members.values() if m.rumour.epoch)
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -235,12 +166,12 @@ class Membership:
         member = self._members.get(name)
         if member is None:
             return
-        if member is self._me or member.rumour.state in _LIVE:
+        if member is self._me or member.rumour.state in LIVE:
             raise LocalProtocolError(f"{name} is {member.rumour.state}: it cannot be forgotten")
         del self._members[name]
         self._dead.pop(name, None)
         self._news.drop(name)
-        self._bury(member.rumour)
+        self._graves.add(member.rumour)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due: give up probes, judge suspects, answer askers, probe, gossip."""
@@ -258,13 +189,9 @@ class Membership:
                     self._ask_others(name, probe)
         for member in list(self._suspects.values()):
             if now >= member.deadline:
-                self._set(member, self._saying(member, DEAD), _evidence(member, now))
-        for target, waiting in list(self._relays.items()):
-            while waiting and now >= waiting[0][0]:
-                _, asker, number = waiting.pop(0)
-                self._say(asker, number, target, nack=True)
-            if not waiting:
-                del self._relays[target]
+                self._set(member, self._saying(member, DEAD), evidence(member, now))
+        for target, asker, number in self._relays.expired(now):
+            self._say(asker, number, target, nack=True)
         if self._dead and now >= self._dead_at:
             name = next(iter(self._dead))
             self._dead[name] = self._dead.pop(name)
@@ -299,11 +226,11 @@ class Membership:
         """Believe a rumour if it is newer; `bury`: of a stranger's end keep only the last word."""
         member = self._members.get(rumour.name)
         if member is None:
-            grave = self._graves.get(rumour.name)
+            grave = self._graves.last_word(rumour.name)
             if grave is not None and not newer(rumour, grave):
                 return
-            if bury and rumour.state not in _LIVE:
-                self._bury(rumour)
+            if bury and rumour.state not in LIVE:
+                self._graves.add(rumour)
             elif len(self._members) >= MEMBERS_MAX:
                 self._out.append(Drop(rumour.source, "members", rumour.name))
             else:
@@ -316,21 +243,21 @@ class Membership:
             self._confirm(member, rumour)
 
     def _meet(self, rumour: Rumour, why: str = "") -> None:
-        self._graves.pop(rumour.name, None)
-        member = self._members[rumour.name] = _Member(replace(rumour, epoch=0, state=LEFT))
+        self._graves.open(rumour.name)
+        member = self._members[rumour.name] = MemberRecord(replace(rumour, epoch=0, state=LEFT))
         self._set(member, rumour, why)
 
-    def _set(self, member: _Member, rumour: Rumour, why: str = "") -> None:
+    def _set(self, member: MemberRecord, rumour: Rumour, why: str = "") -> None:
         """The only place where a state changes."""
         old, name, state = member.rumour, rumour.name, rumour.state
         member.rumour = rumour
-        live = state in _LIVE
-        if live != (old.state in _LIVE):
+        live = state in LIVE
+        if live != (old.state in LIVE):
             self._live = None
             self.version += 1
             self._count += 1 if live else -1
             if live:
-                self._line_up(name, self._rng.randrange(len(self._order) - self._next + 1))
+                self._order.anywhere(name, 2 * len(self._members))
                 self._wake(self._probe_at)
         self._suspects.pop(name, None)
         self._dead.pop(name, None)
@@ -340,7 +267,7 @@ class Membership:
             member.started = self._now
             self._confirm(member, rumour)
             if self._rng.randrange(self._count) < VERIFIERS:
-                self._line_up(name, 0)
+                self._order.next(name, 2 * len(self._members))
         elif state == ALIVE:
             member.missed = 0
         else:
@@ -352,11 +279,11 @@ class Membership:
             self._dead[name] = member
         if state != old.state or rumour.epoch != old.epoch:
             member.since = self._now
-            member.reason = why or _why(member, old, self._now)
+            member.reason = why or reason_of(member, old, self._now)
             self._out.append(Verdict(name, rumour.epoch, state, member.reason))
         self._spread(rumour)
 
-    def _confirm(self, member: _Member, rumour: Rumour) -> None:
+    def _confirm(self, member: MemberRecord, rumour: Rumour) -> None:
         """One more suspects the same: each shortens the time left, up to a number."""
         known, timing, count = member.rumour, self._timing, self._count
         if (
@@ -391,33 +318,20 @@ class Membership:
         if rumour.source in self._members and rumour.source != self.name:
             self._say(rumour.source, 0, self.name)  # its clock runs out first
 
-    def _saying(self, member: _Member, state: str) -> Rumour:
+    def _saying(self, member: MemberRecord, state: str) -> Rumour:
         return replace(member.rumour, state=state, source=self.name)
-
-    def _bury(self, rumour: Rumour) -> None:
-        self._graves.pop(rumour.name, None)
-        self._graves[rumour.name] = rumour
-        if len(self._graves) > GRAVES_MAX:
-            del self._graves[next(iter(self._graves))]
 
     # -- inside: probes --------------------------------------------------------------------------
 
     def _probe(self) -> None:
-        """The next in a shuffled list: everybody's turn comes, in an order nobody can foresee."""
+        """Probe the next whose turn it is, unless its answer is still awaited."""
         for _ in range(2):
-            while self._next < len(self._order):
-                name = self._order[self._next]
-                self._next += 1
-                if name not in self._probes and self.state(name) in _LIVE:
+            for name in self._order.rest():
+                if name not in self._probes and self.state(name) in LIVE:
                     self._ping(name)
                     self._probes[name] = _Probe(self._number, self._now, self._patience())
                     return
-            self._order = shuffled([n for n in self.live() if n != self.name], self._rng)
-            self._next = 0
-
-    def _line_up(self, name: str, place: int) -> None:
-        if len(self._order) < 2 * len(self._members):  # nobody can make it grow
-            self._order.insert(self._next + place, name)
+            self._order.shuffle([n for n in self.live() if n != self.name])
 
     def _ping(self, name: str) -> None:
         self._number += 1
@@ -450,9 +364,8 @@ class Membership:
         """A sign of life. O(1), for it comes with every message."""
         if sender in self._probes:
             self._answered(sender)
-        if sender in self._relays:
-            for _, asker, number in self._relays.pop(sender):
-                self._say(asker, number, sender)
+        for asker, number in self._relays.answered(sender):
+            self._say(asker, number, sender)
         member = self._members.get(sender)
         if member is None:
             return
@@ -463,15 +376,14 @@ class Membership:
 
     def _relay(self, asker: str, request: PingRequest) -> None:
         target = request.target
-        waiting = self._relays.get(target, [])
         if target == self.name:
             self._say(asker, request.number, target)
-        elif target not in self._members or len(waiting) >= RELAYS_MAX:
+        elif target not in self._members or self._relays.full(target):
             self._say(asker, request.number, target, nack=True)
         else:
             self._ping(target)
             deadline = self._now + self._timing.probe_timeout_s * NACK_SHARE
-            self._relays[target] = [*waiting, (deadline, asker, request.number)]
+            self._relays.add(target, deadline, asker, request.number)
             self._wake(deadline)
 
     # -- inside: news ----------------------------------------------------------------------------
@@ -487,7 +399,7 @@ class Membership:
         out = [self._me.rumour]
         member = self._members.get(to)
         if member is None:
-            grave = self._graves.get(to)
+            grave = self._graves.last_word(to)
             if grave is not None and grave.state == DEAD:
                 out.append(grave)
         elif member.rumour.state in _ACCUSED:
@@ -557,28 +469,7 @@ class Membership:
         due = self._dead_at if self._dead else math.inf
         if self._others():
             due = min(due, self._probe_at, self._gossip_at if self._news else math.inf)
-        waiting = [waiting[0][0] for waiting in self._relays.values()]
+        waiting = [self._relays.earliest()]
         waiting += [probe.deadline for probe in self._probes.values()]
         waiting += [member.deadline for member in self._suspects.values()]
         return min([due, *waiting])
-
-
-def _evidence(member: _Member, now: float) -> str:
-    said = f"suspected by {', '.join(member.suspecters)}"
-    if member.missed:
-        return f"no answer to {member.missed} probes in {now - member.silent_since:.1f} s, {said}"
-    return f"no objection in {now - member.started:.1f} s, {said}" if now > member.started else said
-
-
-def _why(member: _Member, old: Rumour, now: float) -> str:
-    """The sentence that goes with a belief taken over from others."""
-    rumour = member.rumour
-    if rumour.state == SUSPECT:
-        return _evidence(member, now)
-    if rumour.state == DEAD:
-        return f"declared dead by {rumour.source}"
-    if rumour.state == LEFT:
-        return "it said that it leaves"
-    if rumour.epoch != old.epoch:
-        return f"started as epoch {rumour.epoch}"
-    return f"it objected: incarnation {rumour.incarnation}"
