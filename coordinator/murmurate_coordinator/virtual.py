@@ -25,6 +25,7 @@ from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.core.partition.whole import whole_structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import Down, MemberHalf
+from murmurate.core.values.recipe import Recipe
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
@@ -33,6 +34,7 @@ from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
+from murmurate.training.recipes import RateSchedule
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
 from murmurate_coordinator.members import GRACE_S, VACANT_S
@@ -65,6 +67,13 @@ class VirtualSetting:
     """J: local steps for one lease."""
     step_s: Callable[[str], float] | None = None
     """The time of the next step of a member, for studies of delays; None: as its speed says."""
+    own_samples: int | None = None
+    """The stop rule of 002: a member leaves when it has trained on so many, the last one goes on.
+    None: one budget for all."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How rates change on the way, where the members' own optimizers decide."""
+    part: Callable[[], float] | None = None
+    """Of the budget that is spent, for the recipe."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
     costs: Costs = field(default_factory=Costs)
@@ -135,6 +144,7 @@ class _Trainer:
         self.values = values
         self.subnet: nn.Module | None = None
         self.optimizer: torch.optim.Optimizer | None = None
+        self.rates: RateSchedule | None = None
         self.job: GiveLease | None = None
         self.left: int | None = None
         """Steps until its push; None: as it likes."""
@@ -229,12 +239,16 @@ class VirtualSubnets:
             coverage=self.solver.coverage(),
         )
 
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+        """A model of these."""
+        made = copy.deepcopy(self.model)
+        load(made, weights)
+        return made
+
     def evaluate(
         self, weights: Mapping[str, torch.Tensor], *, validation: bool = False
     ) -> Evaluation:
-        whole = copy.deepcopy(self.model)
-        load(whole, weights)
-        return measured(self.workload, whole, validation=validation)
+        return measured(self.workload, self.whole(weights), validation=validation)
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -338,8 +352,8 @@ class VirtualSubnets:
             trainer.subnet = cut(self.model, self.structure, give.held)
             load(trainer.subnet, give.values)
             trainer.values.begin(trainer.subnet)
-            trainer.optimizer = self.workload.optimizer(trainer.subnet)
-            if self.solver.half.momentum:
+            self._fresh_optimizer(trainer, trainer.subnet)
+            if self.solver.half.momentum and trainer.optimizer is not None:
                 MemberMomentum(trainer.optimizer, self.solver.half.momentum)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
         trainer.put, trainer.gift = give.version, None
@@ -357,7 +371,11 @@ class VirtualSubnets:
             trainer.values.replace(model, give.values)
         else:
             trainer.values.down(model, give.values)
-            trainer.optimizer = self.workload.optimizer(model)
+            self._fresh_optimizer(trainer, model)
+
+    def _fresh_optimizer(self, trainer: _Trainer, model: nn.Module) -> None:
+        trainer.optimizer = self.workload.optimizer(model)
+        trainer.rates = RateSchedule(trainer.optimizer, self.setting.recipe)
 
     def _step_s(self, trainer: _Trainer) -> float:
         step_s = self.setting.step_s
@@ -378,6 +396,8 @@ class VirtualSubnets:
     def _step(self, trainer: _Trainer, life: int) -> None:
         if life != trainer.life or trainer.subnet is None or trainer.optimizer is None:
             return
+        if trainer.rates is not None and self.setting.part is not None:
+            trainer.rates.at(self.setting.part())
         trainer.optimizer.zero_grad()
         loss = self.workload.loss(trainer.subnet, next(trainer.batches))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -393,6 +413,9 @@ class VirtualSubnets:
         else:
             trainer.left -= 1
             due = trainer.left <= 0
+        if self._enough(trainer):
+            self.leave(trainer.name)
+            return
         half = self.solver.half
         if due and (half.pipelined or not trainer.on_its_way):
             self._push(trainer)
@@ -403,6 +426,17 @@ class VirtualSubnets:
                 trainer.left = trainer.job.steps
         self._newer(trainer)
         self.events.after(self._step_s(trainer), self._step, trainer, life)
+
+    def _enough(self, trainer: _Trainer) -> bool:
+        """Whether it has trained on its own samples, and somebody else goes on."""
+        own = self.setting.own_samples
+        if own is None or trainer.figures.samples < own:
+            return False
+        return any(
+            not each.gone and not each.leaving
+            for each in self.trainers.values()
+            if each is not trainer
+        )
 
     def _push(self, trainer: _Trainer) -> None:
         assert trainer.job is not None

@@ -7,10 +7,16 @@ It is found by entry point (group `murmurate.virtual`).
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from murmurate.core.layout import Layout
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.study.virtual.kept import kept_whole
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
 from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
@@ -38,6 +44,10 @@ class CentredWorld:
             delays_s=task.delays_s,
             seed=task.seed,
             split=task.split,
+            step_s=self._slowed(task) if task.slow_s else None,
+            own_samples=task.own_samples,
+            recipe=task.recipe,
+            part=lambda: task.part(self.samples(), self.events.time),
         )
         self.world = VirtualSubnets(task.workload, setting)
         self.events = self.world.events
@@ -49,6 +59,17 @@ class CentredWorld:
             for name in task.names
         }
         self.world.solver.check_room(members)
+
+    @staticmethod
+    def _slowed(task: VirtualTraining) -> Callable[[str], float]:
+        """The time of a member's next step, with what it waits after it."""
+        chances = {name: random.Random(f"slow/{task.seed}/{name}") for name in task.names}
+
+        def step_s(name: str) -> float:
+            plain_s = task.step_s(name)
+            return plain_s + task.slowness(name).seconds(plain_s, chances[name])
+
+        return step_s
 
     def figures(self) -> list[Figures]:
         """Members first, then the coordinator, which holds the whole."""
@@ -94,6 +115,11 @@ class CentredWorld:
         found = self.world.evaluate(weights, validation=validation)
         self.coordinator.evaluated(found, validation=validation)
         return self.coordinator
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor]:
+        """Of the whole model."""
+        whole = self.world.whole(self.world.solver.for_evaluation())
+        return COORDINATOR, *kept_whole(whole)
 
     def finish(self) -> dict[str, Any]:
         world, solver = self.world, self.world.solver

@@ -88,12 +88,31 @@ def node_row(progress: Progress) -> Json:
         "bytes_sent": progress.bytes_sent,
         "bytes_received": progress.bytes_received,
         "bytes_by_codec": dict(progress.bytes_by_codec),
-        "accuracy_by_class": [],
+        **by_class((), ()),
         "delay_updates": 0.0,
         "overtaken_updates": 0.0,
         "catching_up": progress.catching_up,
         "warnings": warnings_json(progress.warnings),
     }
+
+
+def by_class(recall: Sequence[float], precision: Sequence[float]) -> Json:
+    """The keys of a row about each class: a classification report, as 002's Table I."""
+    f1 = [2 * p * r / (p + r) if p + r else 0.0 for p, r in zip(precision, recall, strict=False)]
+    kinds = {"accuracy_by_class": recall, "precision_by_class": precision, "f1_by_class": f1}
+    return {key: [number(each) for each in values] for key, values in kinds.items()}
+
+
+def not_converged(rows: Iterable[Json]) -> bool:
+    """NC, as paper 002 marks it: a loss that is not a number, or one class for everything; in any
+    of these rows that were evaluated."""
+    for row in rows:
+        if row["accuracy"] is not None and row["test_loss"] is None:
+            return True
+        classes = [each for each in row.get("accuracy_by_class", ()) if each is not None]
+        if len(classes) > 2 and sum(each > 0 for each in classes) <= 1:
+            return True
+    return False
 
 
 def warnings_json(warnings: Iterable[LearningWarning]) -> list[Json]:
@@ -291,6 +310,7 @@ def assemble(
         "staleness": staleness,
         "staleness_predicted": predicted,
         "cc_ratio": next((row["cc_ratio"] for row in rows if row.get("cc_ratio")), None),
+        "nc": not_converged(ended),
         "nodes": list(rows),
     }
 

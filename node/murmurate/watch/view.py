@@ -188,7 +188,7 @@ def summary(report: Json) -> list[str]:
     if report["accuracy_mean"] is not None:
         lines[0] += (
             f"; accuracy {report['accuracy_mean']:.1%} on average,"
-            f" {report['accuracy_min']:.1%} at least"
+            f" {report['accuracy_min']:.1%} at least{' (NC)' if report.get('nc') else ''}"
         )
     lines += _gone(report["nodes"])
     if report["mode"] == "ist" and "coverage" in report:
