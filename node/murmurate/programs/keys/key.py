@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from enum import Flag, auto
 from typing import Any, TypeVar, cast
 
-from murmurate.programs.keys.kinds import Kind
+from murmurate.programs.keys.kinds import KeyKind
 
 PREFIX = "MURMURATE_"
 TABLE = "murmurate"
@@ -50,7 +50,7 @@ class Key:
     """One key: where it stands, what it takes, what it means, and whose it is."""
 
     path: str
-    kind: Kind[object]
+    kind: KeyKind[object]
     default: object
     help: str
     roles: Role
@@ -97,7 +97,7 @@ D = TypeVar("D")
 
 
 def key(
-    kind: Kind[T], default: D, says: str, roles: Role, *, unset: str = "", option: str = ""
+    kind: KeyKind[T], default: D, says: str, roles: Role, *, unset: str = "", option: str = ""
 ) -> T | D:
     """A field of a section that is a key. `says`: its help; `unset`: what happens without a value;
     `option`: its name on the command line, where it is not the key's."""

@@ -1,6 +1,6 @@
 """One value of a configuration: what text becomes, and what is accepted.
 
-A kind of value is how it is written (`Form`) and a check, which takes what a TOML file holds and
+A kind of value is how it is written (`WrittenForm`) and a check, which takes what a TOML file holds and
 gives back what is run with, or raises `Wrong` with a sentence on what is accepted. The caller knows
 the key and the place.
 """
@@ -56,7 +56,7 @@ class Wrong(Exception):
     """Says what is accepted instead."""
 
 
-class Form(NamedTuple):
+class WrittenForm(NamedTuple):
     """How a value is written: its name, its placeholder in --help, and how text becomes one."""
 
     name: str
@@ -79,16 +79,16 @@ def _from_list(text: str) -> object:
     return [part for part in re.split(r"[,\s]+", text) if part]
 
 
-TEXT = Form("text", "NAME", str)
-ADDRESS = Form("text", "HOST:PORT", str)
-FILE = Form("text", "FILE", str)
-FOLDER = Form("text", "DIR", str)
-WHOLE = Form("whole number", "N", int)
-SIZE = Form("size", "SIZE", str)
-NUMBER = Form("number", "X", float)
-FLAG = Form("true or false", "true|false", _from_flag)
-SLOW = Form("number of seconds, or a distribution", "S", str)
-LIST = Form("list of text", "HOST:PORT", _from_list)
+TEXT = WrittenForm("text", "NAME", str)
+ADDRESS = WrittenForm("text", "HOST:PORT", str)
+FILE = WrittenForm("text", "FILE", str)
+FOLDER = WrittenForm("text", "DIR", str)
+WHOLE = WrittenForm("whole number", "N", int)
+SIZE = WrittenForm("size", "SIZE", str)
+NUMBER = WrittenForm("number", "X", float)
+FLAG = WrittenForm("true or false", "true|false", _from_flag)
+SLOW = WrittenForm("number of seconds, or a distribution", "S", str)
+LIST = WrittenForm("list of text", "HOST:PORT", _from_list)
 
 
 T = TypeVar("T")
@@ -96,10 +96,10 @@ Taken = TypeVar("Taken", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Taken]):
+class KeyKind(Generic[Taken]):
     """What a key takes: how it is written, what is accepted, and how the reference names it."""
 
-    form: Form
+    form: WrittenForm
     check: Callable[[object], Taken]
     says: str
 
@@ -123,7 +123,7 @@ def is_flag(value: object) -> bool:
     return value
 
 
-def whole(least: int) -> Kind[int]:
+def whole(least: int) -> KeyKind[int]:
     """A whole number, that one or more."""
 
     def check(value: object) -> int:
@@ -131,10 +131,10 @@ def whole(least: int) -> Kind[int]:
             raise Wrong(f"expected a whole number from {least} on")
         return value
 
-    return Kind(WHOLE, check, f"whole number from {least}")
+    return KeyKind(WHOLE, check, f"whole number from {least}")
 
 
-def number(least: float, *, above: bool = False) -> Kind[float]:
+def number(least: float, *, above: bool = False) -> KeyKind[float]:
     """A finite number, that one or more; `above`: more."""
     accepted = f"expected a number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
 
@@ -145,7 +145,7 @@ def number(least: float, *, above: bool = False) -> Kind[float]:
             raise Wrong(accepted)
         return float(value)
 
-    return Kind(NUMBER, check, f"number {'above' if above else 'from'} {least:g}")
+    return KeyKind(NUMBER, check, f"number {'above' if above else 'from'} {least:g}")
 
 
 def is_part(value: object) -> float:
@@ -178,7 +178,7 @@ def is_slowness(value: object) -> Slowness:
         raise Wrong(f"expected {SLOW_EXPECTED}") from None
 
 
-def one_of(names: Sequence[str]) -> Kind[str]:
+def one_of(names: Sequence[str]) -> KeyKind[str]:
     """Text: one of these."""
 
     def check(value: object) -> str:
@@ -186,7 +186,7 @@ def one_of(names: Sequence[str]) -> Kind[str]:
             raise Wrong(f"expected one of {', '.join(names)}{nearest(str(value), names)}")
         return str(value)
 
-    return Kind(TEXT, check, "text")
+    return KeyKind(TEXT, check, "text")
 
 
 def is_address(value: object, *, port_min: int = 0) -> str:
@@ -338,28 +338,28 @@ def is_slack(value: object) -> float:
 
 # -- kinds ---------------------------------------------------------------------------------------
 
-SHORT_NAME = Kind(TEXT, is_name, "text")
-ANY_ADDRESS = Kind(ADDRESS, is_address, '`"host:port"`')
-REACHABLE = Kind(ADDRESS, is_advertise, '`"host:port"`')
-PROGRAM = Kind(ADDRESS, is_generator, '`"host:port"`')
-PEERS = Kind(LIST, is_peers, 'list of `"host:port"`')
-YES_OR_NO = Kind(FLAG, is_flag, "true or false")
-WORKLOAD = Kind(TEXT, is_workload, "text")
-SPLIT = Kind(TEXT, is_split, "text")
-SHARD = Kind(TEXT, is_shard, '`"i/n"`')
-CODEC = Kind(TEXT, is_codec, "text")
-SCHEDULE = Kind(TEXT, is_schedule, "text")
-SLOWNESS = Kind(SLOW, is_slowness, "seconds from 0, or text")
-PART = Kind(NUMBER, is_part, "part above 0, below 1")
-BELOW_ONE = Kind(NUMBER, is_below_one, "number from 0, below 1")
-MOMENTUM = Kind(NUMBER, is_momentum, "number from 0, below 1")
-SLACK = Kind(NUMBER, is_slack, "whole number from 0, or `inf`")
+SHORT_NAME = KeyKind(TEXT, is_name, "text")
+ANY_ADDRESS = KeyKind(ADDRESS, is_address, '`"host:port"`')
+REACHABLE = KeyKind(ADDRESS, is_advertise, '`"host:port"`')
+PROGRAM = KeyKind(ADDRESS, is_generator, '`"host:port"`')
+PEERS = KeyKind(LIST, is_peers, 'list of `"host:port"`')
+YES_OR_NO = KeyKind(FLAG, is_flag, "true or false")
+WORKLOAD = KeyKind(TEXT, is_workload, "text")
+SPLIT = KeyKind(TEXT, is_split, "text")
+SHARD = KeyKind(TEXT, is_shard, '`"i/n"`')
+CODEC = KeyKind(TEXT, is_codec, "text")
+SCHEDULE = KeyKind(TEXT, is_schedule, "text")
+SLOWNESS = KeyKind(SLOW, is_slowness, "seconds from 0, or text")
+PART = KeyKind(NUMBER, is_part, "part above 0, below 1")
+BELOW_ONE = KeyKind(NUMBER, is_below_one, "number from 0, below 1")
+MOMENTUM = KeyKind(NUMBER, is_momentum, "number from 0, below 1")
+SLACK = KeyKind(NUMBER, is_slack, "whole number from 0, or `inf`")
 ABOVE_ZERO = number(0, above=True)
-SECONDS = Kind(NUMBER, ABOVE_ZERO.check, "seconds above 0")
-BYTES = Kind(SIZE, is_size, 'bytes, or text such as `"200MB"`, `"1.5GiB"`')
-THERE = Kind(FILE, is_existing, "path")
-MADE = Kind(FILE, is_writable, "path")
-KEPT_IN = Kind(FOLDER, is_folder, "path")
+SECONDS = KeyKind(NUMBER, ABOVE_ZERO.check, "seconds above 0")
+BYTES = KeyKind(SIZE, is_size, 'bytes, or text such as `"200MB"`, `"1.5GiB"`')
+THERE = KeyKind(FILE, is_existing, "path")
+MADE = KeyKind(FILE, is_writable, "path")
+KEPT_IN = KeyKind(FOLDER, is_folder, "path")
 
 
 # -- addresses -----------------------------------------------------------------------------------
