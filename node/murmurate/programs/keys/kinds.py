@@ -1,8 +1,8 @@
 """One value of a configuration: what text becomes, and what is accepted.
 
-A kind of value is how it is written (`WrittenForm`) and a check, which takes what a TOML file holds and
-gives back what is run with, or raises `Wrong` with a sentence on what is accepted. The caller knows
-the key and the place.
+A kind of value is how it is written (`WrittenForm`) and a check, which takes what a TOML file holds
+and gives back what is run with, or raises `Wrong` with a sentence on what is accepted. The caller
+knows the key and the place.
 """
 
 from __future__ import annotations
