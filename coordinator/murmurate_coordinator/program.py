@@ -18,7 +18,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ import torch
 
 from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.sources import Keeping
+from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.http import Pages
 from murmurate.edge.net.subnet_values import structure_digest
@@ -135,7 +135,7 @@ class CoordinatorProgram:
             "steps": train.every or (1 if rules[train.rule].central else 10),
             "founders": it.founders,
             "mode": train.mode,
-            "settings": replace(self.config.hub, lr=self.whole.workload.lr),
+            "settings": HubSettings(lr=self.whole.workload.lr, **self.config.hub.given),
         }
         saved: SavedSolver | None = None
         if kept.dir is not None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.values.member_half import HUB_RULES
-from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import Config
 from murmurate.programs.roles.progress_lines import ProgressLines, line
 from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
 from murmurate.programs.roles.slowed import SlowedSteps

@@ -30,7 +30,7 @@ from murmurate.core.theory import folding_rates, gossip_expected_unequal
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.config import Config
+from murmurate.programs.keys.table import Config
 from murmurate.programs.up.launch import (
     Kill,
     hub_option,
