@@ -21,6 +21,7 @@ from murmurate.programs.cli.options import (
 )
 from murmurate.programs.keys.config import load
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import UP_KEYS
 
 if TYPE_CHECKING:  # torch comes with it
     from murmurate.study.virtual.command import VirtualPlan
@@ -262,7 +263,7 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
     """What was asked for; ConfigError for what cannot be."""
     from murmurate.study.virtual import command as virtual
 
-    options = given(arguments)
+    options = given(arguments, UP_KEYS)
     only_here: dict[str, Any] = {}
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where

@@ -103,18 +103,6 @@ def by_class(recall: Sequence[float], precision: Sequence[float]) -> Json:
     return {key: [number(each) for each in values] for key, values in kinds.items()}
 
 
-def not_converged(rows: Iterable[Json]) -> bool:
-    """NC, as paper 002 marks it: a loss that is not a number, or one class for everything; in any
-    of these rows that were evaluated."""
-    for row in rows:
-        if row["accuracy"] is not None and row["test_loss"] is None:
-            return True
-        classes = [each for each in row.get("accuracy_by_class", ()) if each is not None]
-        if len(classes) > 2 and sum(each > 0 for each in classes) <= 1:
-            return True
-    return False
-
-
 def warnings_json(warnings: Iterable[LearningWarning]) -> list[Json]:
     """What goes wrong with a node's learning: `reason` is a word of the program, `text` says what
     to do."""
@@ -310,9 +298,20 @@ def assemble(
         "staleness": staleness,
         "staleness_predicted": predicted,
         "cc_ratio": next((row["cc_ratio"] for row in rows if row.get("cc_ratio")), None),
-        "nc": not_converged(ended),
+        "nc": any(row["accuracy"] is not None and came_to_nothing(row) for row in ended),
         "nodes": list(rows),
     }
+
+
+def came_to_nothing(row: Json) -> bool:
+    """Of a model that was evaluated: NC, as paper 002 marks it. Its loss is no number, or it says
+    one class whatever it is shown."""
+    return row["test_loss"] is None or says_one_class(row)
+
+
+def says_one_class(row: Json) -> bool:
+    classes = [each for each in row.get("accuracy_by_class", ()) if each is not None]
+    return len(classes) > 2 and sum(each > 0 for each in classes) <= 1
 
 
 def curves(
