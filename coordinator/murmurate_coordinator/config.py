@@ -10,7 +10,7 @@ from typing import Any
 
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.hub_settings import problems as hub_problems
-from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.member_half import FREELY, RULES_OF
 from murmurate.core.values.recipe import Recipe
 from murmurate.programs.keys.config import (
     NODE,
@@ -36,7 +36,7 @@ from murmurate.programs.keys.kinds import (
     one_of,
     whole,
 )
-from murmurate_coordinator.names import ALL_RULES, METRICS_PORT, MODES, PORT
+from murmurate_coordinator.names import ALL_RULES, BATCHES, METRICS_PORT, MODES, PORT, PULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class CoordinatorConfig:
 
 RULES_HELP = "; ".join(f"mode {mode}: {', '.join(rules)}" for mode, rules in RULES_OF.items())
 EVERY_HELP = "local steps until a push (default 10; of a gradient 1); ist async: as they like"
-MODE_HELP = "ist: members train subnets (default); hub: the whole model"
+MODE_HELP = "ist: members train subnets (default); hub: the whole model; batches: a generator"
 EVALUATE_HELP = "seconds between evaluations of the whole (default 5); 0: at the end only"
 LISTEN_HELP = f"where members come (default 127.0.0.1:{PORT}); port 0 takes a free one"
 FOUNDERS_HELP = "wait for so many members before the first is given anything (default 1)"
@@ -156,6 +156,8 @@ def load(
 ) -> CoordinatorConfig:
     """The configuration; ConfigError with one line for each thing that is wrong."""
     found = gather(BOOK, file, environment or {}, options or {}, _together)
+    if found["train"].get("mode") == BATCHES:
+        found["train"]["rule"] = PULL
     return CoordinatorConfig(
         coordinator=CoordinatorSection(**found["coordinator"]),
         train=CoordinatorTrainConfig(**found["train"]),
@@ -182,7 +184,9 @@ def _rules(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
     """What the mode and its rule do not have."""
     default = CoordinatorTrainConfig()
     mode, rule = values.get("train.mode", default.mode), values.get("train.rule", default.rule)
-    rules = RULES_OF[mode]
+    rules = RULES_OF.get(mode, {PULL: FREELY})
+    if mode == BATCHES and "train.rule" not in given:
+        rule = PULL
     hub = {path.removeprefix("hub."): v for path, v in values.items() if path.startswith("hub.")}
     found: dict[str, str] = {}
     if rule not in rules:
@@ -191,6 +195,11 @@ def _rules(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
         members = values.get("coordinator.founders")
         wrong = hub_problems(rule, hub, members)
         found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
+    if mode == BATCHES:
+        absent = ("coordinator.train", "report.model", "train.every", "train.evaluate_s")
+        found |= {
+            path: "not with mode batches: no model is here" for path in absent if path in values
+        }
     if mode != "hub":
         found |= {f"hub.{name}": "only with mode hub" for name in hub}
     out = []

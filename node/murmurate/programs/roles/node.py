@@ -106,11 +106,6 @@ class _Node:
 
     def run(self) -> None:
         keep_memory()
-        if self.config.node.role == "generator":
-            from murmurate.programs.roles import generator
-
-            generator.serve(self)
-            return
         # Until all is loaded nothing is garbage; looking for it takes 13 % of a start (measured).
         gc.disable()
         try:

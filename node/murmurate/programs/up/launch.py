@@ -268,14 +268,15 @@ def metrics_listen(listen: str | None, number: int) -> str | None:
 
 def generator_command(plan: UpPlan) -> list[str]:
     """How the one that deals the batches is started."""
-    node, train = plan.config.node, plan.config.train
-    return _node(
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
+    return _process(
+        COORDINATOR,
         {
-            "--role": "generator",
-            "--name": GENERATOR,
+            "--mode": "batches",
             "--run": node.run,
             "--listen": "127.0.0.1:0",
-            "--peers": "-",
+            "--checkpoint": kept.dir and Path(kept.dir) / GENERATOR,
+            "--checkpoint-every-s": kept.every_s if kept.dir else None,
             "--seed": node.seed,
             "--workload": train.workload,
             "--data": train.data,
@@ -283,7 +284,7 @@ def generator_command(plan: UpPlan) -> list[str]:
             "--samples": train.samples,
             "--seconds": train.seconds,
             "--validation": train.validation,
-        }
+        },
     )
 
 
