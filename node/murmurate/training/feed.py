@@ -238,7 +238,7 @@ class Feed:
             self._open, self._spoiled = [], False
         self._kick()
 
-    # -- Taker: what the link says and hears --------------------------------------------------------
+    # -- Taker: what the link says and hears -------------------------------------------------------
 
     def me(self) -> tuple[str, str, str]:
         return self._figures.run, self._figures.name, f"{self._epoch}"
@@ -270,7 +270,7 @@ class Feed:
             swarm=self._figures.swarm,
             more=more,
             here=held.numbers,
-            repeated=held.repeated,
+            twice=held.repeated,
             keeps=keeps,
             back=back,
             spent=spent,

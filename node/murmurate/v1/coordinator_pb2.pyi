@@ -100,12 +100,12 @@ class Doing(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class Take(_message.Message):
-    __slots__ = ("beat", "swarm", "more", "here", "repeated_batches", "keeps", "back", "spent")
+    __slots__ = ("beat", "swarm", "more", "here", "twice", "keeps", "back", "spent")
     BEAT_FIELD_NUMBER: _ClassVar[int]
     SWARM_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     HERE_FIELD_NUMBER: _ClassVar[int]
-    REPEATED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    TWICE_FIELD_NUMBER: _ClassVar[int]
     KEEPS_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
     SPENT_FIELD_NUMBER: _ClassVar[int]
@@ -113,11 +113,11 @@ class Take(_message.Message):
     swarm: str
     more: int
     here: _containers.RepeatedScalarFieldContainer[int]
-    repeated_batches: _containers.RepeatedScalarFieldContainer[int]
+    twice: _containers.RepeatedScalarFieldContainer[int]
     keeps: _containers.RepeatedScalarFieldContainer[int]
     back: _containers.RepeatedScalarFieldContainer[int]
     spent: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, beat: _Optional[int] = ..., swarm: _Optional[str] = ..., more: _Optional[int] = ..., here: _Optional[_Iterable[int]] = ..., repeated_batches: _Optional[_Iterable[int]] = ..., keeps: _Optional[_Iterable[int]] = ..., back: _Optional[_Iterable[int]] = ..., spent: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, beat: _Optional[int] = ..., swarm: _Optional[str] = ..., more: _Optional[int] = ..., here: _Optional[_Iterable[int]] = ..., twice: _Optional[_Iterable[int]] = ..., keeps: _Optional[_Iterable[int]] = ..., back: _Optional[_Iterable[int]] = ..., spent: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("welcome", "give", "offset", "raw", "taken", "not_taken", "waits", "stop", "checksum", "batches", "lease")

@@ -1,8 +1,8 @@
-"""The dealer of the mini-batch generator (paper 000): each batch goes into exactly one update. Pure.
+"""The dealer of the mini-batch generator (paper 000): each batch goes into exactly one update.
 
 An update says which batches are in it (`core.batches.held`), so nobody has to claim or confirm
 anything: whoever takes batches tells now and then what its weights hold, and that is all that the
-dealer needs to know. Rules:
+dealer needs to know. Pure: time is an argument. Rules:
 
 1. Batches are numbered from 1. One is waiting, dealt to one taker, or done.
 2. A taker may publish what it was dealt until its lease runs out: `LEASE_S` after it asked and was
@@ -19,11 +19,11 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from murmurate.core.batches.held import BatchRuns, runs_of, runs_union
 from murmurate.core.intervals import Runs, runs_has, runs_size
-from murmurate.core.values.limits import Name, Number, WireNames
+from murmurate.core.values.limits import Name, Number
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 AHEAD_MAX = 64
@@ -51,7 +51,7 @@ class Take:
     """So many more, when there are any."""
     here: BatchRuns = ()
     """In my weights, or waiting to be folded into them."""
-    repeated: Annotated[BatchRuns, WireNames("repeated_batches")] = ()
+    twice: BatchRuns = ()
     """Of these: in two updates."""
     keeps: BatchRuns = ()
     """Dealt to me, and in no update of mine yet: looked at in the first word on a stream."""
@@ -105,6 +105,7 @@ class Dealer:
         self.reserved: int | None = None
         """Numbers above are not dealt before this is durable; None: nothing is."""
         self.opened = True
+        self._closed = False
         self._made = 0
         self._waiting: list[int] = []
         """A heap of those that came back."""
@@ -135,8 +136,20 @@ class Dealer:
         return self.total is not None and self._consumed >= self.total
 
     def close(self) -> None:
-        """No more than what is made."""
+        """No more than what is made. The last of those that came back, or that were reserved and
+        never dealt, need not be made either."""
         if self.total is None or self.total > self._made:
+            self.total = self._made
+        self._closed = True
+        self._trim()
+
+    def _trim(self) -> None:
+        waiting = set(self._waiting)
+        while self._made in waiting:
+            waiting.discard(self._made)
+            self._made -= 1
+        if len(waiting) < len(self._waiting):
+            self._waiting = sorted(waiting)
             self.total = self._made
 
     def lease(self, name: str) -> Runs:
@@ -182,7 +195,7 @@ class Dealer:
             raise RemoteProtocolError("take.more", detail)
         taker.said_s = now
         taker.here = said.here
-        self._repeated = runs_union(self._repeated, said.repeated)
+        self._repeated = runs_union(self._repeated, said.twice)
         if taker.fresh:
             self._keep(name, said)
             taker.fresh = False
@@ -239,6 +252,8 @@ class Dealer:
     def settle(self, now: float) -> None:
         """Draw the conclusions from what all have said."""
         takers = self._takers
+        if self._closed:
+            self._trim()
         for number in [n for n in self._waiting if self._held(n)]:  # it came to light after all
             self._waiting.remove(number)
             heapq.heapify(self._waiting)

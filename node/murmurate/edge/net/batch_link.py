@@ -63,7 +63,7 @@ class BatchLink(KeptStream):
         super().__init__(address, limits, credentials)
         self._taker = taker
         self._asked: dict[int, float] = {}
-        self._beat, self._due = 0, False
+        self._number, self._due = 0, False
         self._coming: IncomingBatches | None = None
 
     def greeting(self) -> bytes:
@@ -86,10 +86,10 @@ class BatchLink(KeptStream):
         if take is not None:
             if due:
                 now = time.monotonic()
-                self._beat += 1
+                self._number += 1
                 self._asked = {n: at for n, at in self._asked.items() if now < at + LEASE_S}
-                self._asked[self._beat] = now
-                take = replace(take, beat=self._beat)
+                self._asked[self._number] = now
+                take = replace(take, beat=self._number)
             await stream.write(wire.encode_work(wire.Work(take=take)))
 
     def goodbye(self) -> bytes:

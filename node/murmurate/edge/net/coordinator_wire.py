@@ -101,8 +101,8 @@ class Doing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a member says: a hello, a push with its first piece, a piece, how it does, what it takes,
-    or bye."""
+    """What a member says: a hello, a push with its first piece, a piece, how it does, what it has
+    and needs of batches, or bye."""
 
     hello: WorkHello | None = None
     push: Return | None = None
