@@ -237,8 +237,8 @@ class Peer:
     name: str
     updates: dict[int, Runs] = field(default_factory=dict)
     ready: list[int] = field(default_factory=list)
+    coming: int = 0
     until: float = 0.0
-    asked: float | None = None
     first: bool = True
     linked: bool = True
     away_s: float = 0.0
@@ -284,7 +284,7 @@ class World:
         self.link(peer)
 
     def link(self, peer: Peer) -> None:
-        peer.linked, peer.first, peer.asked = True, True, None
+        peer.linked, peer.first, peer.coming = True, True, 0
         if peer.name in self.seats:
             self.dealer.again(peer.name)
         else:
@@ -308,6 +308,7 @@ class World:
                 there = self.peers.get(name)
                 if there is not None and there.linked and self.rng.random() < 0.98:
                     there.ready += dealt
+                    there.coming -= len(dealt)
                 elif there is not None and there.linked:
                     self.cut(there)  # they were lost with the stream
 
@@ -366,20 +367,17 @@ class World:
             back = runs_of(rng.sample(peer.ready, 1)) if peer.ready and rng.random() < 0.1 else ()
             peer.ready = [n for n in peer.ready if not runs_has(back, n)]
             held = peer.held
-            more = max(0, 8 - len(peer.ready)) if rng.random() < 0.5 else 0
+            more = max(0, 8 - len(peer.ready) - peer.coming) if rng.random() < 0.5 else 0
             take = Take(
-                more=min(more, 4),
+                more=more,
                 here=held.numbers,
                 twice=held.repeated,
                 keeps=runs_of(peer.ready) if peer.first else (),
                 back=back,
             )
-            try:
-                self.dealer.take(peer.name, take, self.now)
-            except RemoteProtocolError as error:
-                assert "take.more" in str(error)
-                return
+            self.dealer.take(peer.name, take, self.now)
             peer.first = False
+            peer.coming += more
             lease = self.dealer.lease(peer.name)
             peer.ready = [n for n in peer.ready if runs_has(lease, n)]
             peer.until = self.now + LEASE_S

@@ -388,7 +388,7 @@ class LeasedSolver(ABC):
         self._next = (self._next // LIFE + 1) * LIFE + 1
 
     def kept(self, about: Json) -> None:
-        """Nothing waits for that."""
+        del about  # nothing waits for that
 
     def restore(self, state: SolverState) -> None:
         self._load(state.tensors, state.about)

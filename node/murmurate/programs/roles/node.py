@@ -290,7 +290,8 @@ class _Node:
             if self.growing is not None:
                 size = self.growing.size
             if (batch := next(batches, None)) is None:
-                stop.reason = stop.reason or OVER  # a generator ends for its own reason
+                if self.feed is None:  # a generator ends for a reason of its own
+                    stop.reason = OVER
                 break
             size = self.feed.samples if self.feed is not None else size
             optimizer.zero_grad()
