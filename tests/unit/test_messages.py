@@ -360,6 +360,7 @@ class Sent:
     offset: Number = 0
     raw: Annotated[bytes | memoryview, Octets(0, 300)] = b""
     doing: coordinator_wire.Doing | None = None
+    take: coordinator_wire.Take | None = None
     bye: bool = False
     checksum: AnyNumber = field(default=0, compare=False)
 
