@@ -36,6 +36,7 @@ from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
+from murmurate.training.recipes import PARTS, factors
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 from murmurate_coordinator import figures
@@ -105,6 +106,10 @@ class CoordinatorProgram:
         """Mode hub, with a folder: what came since the last checkpoint."""
         self.own: OwnMember | None = None
         self.samples = config.train.samples
+        self._factors = factors(config.train.recipe) if config.train.recipe.changes else None
+        """Of the rate, by thousandths of the budget; None: it does not change."""
+        self._factor = 1.0
+        """What the solver was told."""
         self.before_s = 0.0
         self.began: float | None = None
         """When the first plan was made."""
@@ -215,6 +220,10 @@ class CoordinatorProgram:
             credentials=self.credentials,
         )
         self.pages = self._pages()
+        self.centre.spent = self._spent(time.monotonic())
+        if self._factors is not None:  # before the first push
+            self._factor = self._rate_factor()
+            self.centre.solver.at_rate(self._factor)
         if self.keeper is not None and not await self._keep(first=True):
             raise CheckpointError(f"{self.config.checkpoint.dir}: cannot be written")
         await service.start()
@@ -267,6 +276,7 @@ class CoordinatorProgram:
                 stop.reason = DIVERGED
             elif self.launcher is not None and self.launcher.gone:
                 stop.reason = "the launcher is gone"
+            await self._follow_schedule(now)
             if now >= refresh_at:
                 await self.service.own(self._refresh, now)
                 self.served.forget(now)
@@ -279,6 +289,24 @@ class CoordinatorProgram:
                 continue
             if self._evaluating is None and self._evaluations.due(now):
                 self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
+
+    async def _follow_schedule(self, now: float) -> None:
+        """Members hear how far the run is; a hub that makes the steps follows by itself."""
+        self.centre.spent = self._spent(now)
+        factor = self._rate_factor()
+        if factor != self._factor:
+            self._factor = factor
+            await self.service.own(self.centre.solver.at_rate, factor)
+
+    def _spent(self, now: float) -> float:
+        """The part of the budget, whichever ends first."""
+        seconds, samples = self.config.train.seconds, self.centre.solver.totals.samples
+        by_samples = samples / self.samples if self.samples else 0.0
+        by_time = self.trained_s(now) / seconds if seconds else 0.0
+        return min(1.0, max(by_samples, by_time))
+
+    def _rate_factor(self) -> float:
+        return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
 
     def _keep_when_due(self, now: float) -> None:
         keeper, solver = self.keeper, self.centre.solver
