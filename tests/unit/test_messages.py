@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
+from murmurate.core.batches.dealer import Take
 from murmurate.core.clock import Clock, Dot, Fold, Key
 from murmurate.core.figures.progress import Progress
 from murmurate.core.gossip.average.push_sum import Receipt
@@ -360,7 +361,7 @@ class Sent:
     offset: Number = 0
     raw: Annotated[bytes | memoryview, Octets(0, 300)] = b""
     doing: coordinator_wire.Doing | None = None
-    take: coordinator_wire.Take | None = None
+    take: Take | None = None
     bye: bool = False
     checksum: AnyNumber = field(default=0, compare=False)
 
