@@ -35,7 +35,7 @@ from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
-from murmurate.training.recipes import RateSchedule
+from murmurate.training.recipes import PARTS, RateSchedule, factors
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
 from murmurate_coordinator.members import GRACE_S, VACANT_S, fruitless_most
@@ -72,10 +72,6 @@ class VirtualSetting:
     own_samples: int | None = None
     """The stop rule of 002: a member leaves when it has trained on so many, the last one goes on.
     None: one budget for all."""
-    recipe: Recipe = field(default_factory=Recipe)
-    """How rates change on the way, where the members' own optimizers decide."""
-    part: Callable[[], float] | None = None
-    """Of the budget that is spent, for the recipe."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
     costs: Costs = field(default_factory=Costs)
@@ -98,6 +94,10 @@ class VirtualSetting:
     """After that the coordinator takes one that died for dead."""
     vacant_s: float = VACANT_S
     """So long units of one that is gone are kept for a newcomer, where one partition is kept."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How the rate changes on the way; the optimizer is the workload's."""
+    spent: Callable[[], float] = lambda: 0.0
+    """The part of the budget, if the rate goes by it."""
     push_s: float = 0.0
     """Between two pushes that nobody asked for (`async`): real members take 1 to 2 s."""
 
@@ -210,6 +210,8 @@ class VirtualSubnets:
             settings=setting.hub,
         )
         self.advisor = Advisor(self.solver)
+        recipe = setting.recipe
+        self._factors = factors(recipe) if recipe.changes else None
         self.learning = Learning()
         self.learning.summed = bool(self.solver.instead) and setting.peers > 1
         self.learning.instead = self.solver.instead
@@ -372,9 +374,9 @@ class VirtualSubnets:
             trainer.subnet = cut(self.model, self.structure, give.held)
             load(trainer.subnet, give.values)
             trainer.values.begin(trainer.subnet)
-            self._fresh_optimizer(trainer, trainer.subnet)
-            if self.solver.half.momentum and trainer.optimizer is not None:
-                MemberMomentum(trainer.optimizer, self.solver.half.momentum)
+            optimizer = self._begin_optimizer(trainer, trainer.subnet)
+            if self.solver.half.momentum:
+                MemberMomentum(optimizer, self.solver.half.momentum)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
         trainer.put, trainer.gift = give.version, None
         trainer.left = give.steps
@@ -391,11 +393,12 @@ class VirtualSubnets:
             trainer.values.replace(model, give.values)
         else:
             trainer.values.down(model, give.values)
-            self._fresh_optimizer(trainer, model)
+            self._begin_optimizer(trainer, model)
 
-    def _fresh_optimizer(self, trainer: _Trainer, model: nn.Module) -> None:
-        trainer.optimizer = self.workload.optimizer(model)
-        trainer.rates = RateSchedule(trainer.optimizer, self.setting.recipe)
+    def _begin_optimizer(self, trainer: _Trainer, model: nn.Module) -> torch.optim.Optimizer:
+        trainer.optimizer = optimizer = self.workload.optimizer(model)
+        trainer.rates = RateSchedule(optimizer, self.setting.recipe)
+        return optimizer
 
     def _step_s(self, trainer: _Trainer) -> float:
         step_s = self.setting.step_s
@@ -416,12 +419,12 @@ class VirtualSubnets:
     def _step(self, trainer: _Trainer, life: int) -> None:
         if life != trainer.life or trainer.subnet is None or trainer.optimizer is None:
             return
-        if trainer.rates is not None and self.setting.part is not None:
-            trainer.rates.at(self.setting.part())
         trainer.optimizer.zero_grad()
         loss = self.workload.loss(trainer.subnet, next(trainer.batches))
         loss.backward()  # type: ignore[no-untyped-call]
         if not self.solver.half.central:
+            if trainer.rates is not None:
+                trainer.rates.at(self.setting.spent())
             trainer.optimizer.step()
         trainer.loss.add(loss)
         if self.setting.mode == "hub" and not self.fruitless:
@@ -491,6 +494,9 @@ class VirtualSubnets:
         self.events.at(self._free_s, self._fold, push)
 
     def _fold(self, push: MemberPush) -> None:
+        if self._factors is not None:
+            part = min(1.0, self.setting.spent())
+            self.solver.at_rate(self._factors[int(part * PARTS)])
         self._carry_out(self.solver.push(push))
 
     def _done(self, trainer: _Trainer, accepted: PushAccepted) -> None:

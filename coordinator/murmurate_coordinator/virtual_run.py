@@ -7,8 +7,6 @@ It is found by entry point (group `murmurate.virtual`).
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ import torch
 from murmurate.core.layout import Layout
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.errors import ConfigError
 from murmurate.study.virtual.kept import kept_whole
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
@@ -44,11 +43,13 @@ class CentredWorld:
             delays_s=task.delays_s,
             seed=task.seed,
             split=task.split,
-            step_s=self._slowed(task) if task.slow_s else None,
+            step_s=task.paces() if task.slow_s else None,
             own_samples=task.own_samples,
             recipe=task.recipe,
-            part=lambda: task.part(self.samples(), self.events.time),
+            spent=lambda: task.part(self.samples(), self.events.time),
         )
+        if task.recipe.batch_warmup:
+            raise ConfigError(f"batch_warmup: not with mode {task.mode}: batches stay as they are")
         self.world = VirtualSubnets(task.workload, setting)
         self.events = self.world.events
         self.validates = task.validates
@@ -61,17 +62,6 @@ class CentredWorld:
             for name in task.names
         }
         self.world.solver.check_room(members)
-
-    @staticmethod
-    def _slowed(task: VirtualTraining) -> Callable[[str], float]:
-        """The time of a member's next step, with what it waits after it."""
-        chances = {name: random.Random(f"slow/{task.seed}/{name}") for name in task.names}
-
-        def step_s(name: str) -> float:
-            plain_s = task.step_s(name)
-            return plain_s + task.slowness(name).seconds(plain_s, chances[name])
-
-        return step_s
 
     def figures(self) -> list[Figures]:
         """Members first, then the coordinator, which holds the whole."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch comes with it
 
 STATUS_S = 5.0
 """So long a running node has to answer."""
-MEMBERS_ALSO = ("train.own_samples", "train.schedule", "train.warmup")
+MEMBERS_ALSO = ("train.own_samples",)
 """What members of a coordinator have in virtual time only."""
 PAPERS = ("000", "001", "002", "003", "004", "all")
 

@@ -166,8 +166,6 @@ def plan(
                 link_bytes_s = value
             else:
                 speeds |= {each: value for each in names if each not in speeds}
-    if slow and config.train.mode == ALLREDUCE:
-        problems.append(f"--slow: not with --mode {ALLREDUCE}; --speed is for every mode")
     if trajectory and config.report.path is None:
         problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     for text in slow:
