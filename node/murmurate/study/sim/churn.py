@@ -93,7 +93,7 @@ class ChurnWorld(World):
         passed = [number for number in self.decided if number <= behind]
         if not passed:
             return
-        on_disk = {id(saved) for node in live for saved in node.disk.checkpoints}
+        on_disk = {id(saved.snapshot) for node in live for saved in node.disk.checkpoints}
         on_the_way = {
             id(value)
             for args in self.events.pending()

@@ -86,8 +86,8 @@ def torn_snapshot() -> list[Change]:
 
 @mutant("the context is taken when the update is ready, not when its batch began")
 def late_context() -> list[Change]:
-    original = seams.PREPARE.original
-    return [(seams.PREPARE, lambda self, delta, context: original(self, delta, self.context()))]
+    original = seams.PUBLISH.original
+    return [(seams.PUBLISH, lambda self, delta, context: original(self, delta, self.context()))]
 
 
 @mutant("staleness of all updates in a sum against the clock before the sum")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from murmurate.core.clock import Clock, Dot
+from murmurate.core.clock import Dot
 from murmurate.core.gossip.peer import Peer
-from murmurate.core.message import Generation, Push, Snapshot
+from murmurate.core.message import Generation, Snapshot
 from murmurate.errors import PromiseBroken
 
 Values = tuple[float, ...]
@@ -52,6 +52,7 @@ class Truth:
         self.contexts: dict[int, frozenset[int]] = {}
         self.held: dict[str, Held] = {}
         self.snapshots: dict[int, tuple[Snapshot, Held]] = {}
+        self.kept: dict[int, frozenset[Dot]] = {}
         self.retired: set[int] = set()
         self.left: dict[str, set[tuple[str, int]]] = {}
         self.size = 1.0
@@ -73,14 +74,13 @@ class Truth:
     def context(self, name: str) -> frozenset[int]:
         return frozenset(self.held[name].ids)
 
-    def published(self, push: Push, context: frozenset[int]) -> None:
-        """An update was logged: from now on its id means this and nothing else."""
-        dot = push.stamps[0].dot
+    def published(self, dot: Dot, values: Values, context: frozenset[int]) -> None:
+        """An update was made: from now on its id means this and nothing else."""
         if dot in self.dots:
             raise PromiseBroken("P2", f"{dot} names two different updates")
         self.dots[dot] = len(self.names)
         self.names.append(dot)
-        self.values.append(tuple(push.payload.tolist()))
+        self.values.append(values)
         self.size += max(abs(value) for value in self.values[-1])
         self.contexts[self.dots[dot]] = context
 
@@ -106,8 +106,12 @@ class Truth:
                 sums[i] += value
         self.applied += len(dots)
 
-    def snapshot_made(self, name: str, snapshot: Snapshot) -> None:
+    def snapshot_made(
+        self, name: str, snapshot: Snapshot, kept: frozenset[Dot] = frozenset()
+    ) -> None:
+        """`kept`: of a checkpoint, what its node then kept of its own updates."""
         self.snapshots[id(snapshot)] = (snapshot, self.held[name].copy())
+        self.kept[id(snapshot)] = kept
 
     def adopted(
         self,
@@ -127,12 +131,9 @@ class Truth:
             raise PromiseBroken("P3", f"{name} lost {self._list(lost)} when it took a snapshot")
         self.held[name] = after
 
-    def restored(self, name: str, snapshot: Snapshot | None, log: list[Dot], clock: Clock) -> None:
-        """After a restart: the checkpoint, and of the log what is not in it."""
+    def restored(self, name: str, snapshot: Snapshot | None) -> None:
+        """After a restart: what the checkpoint has."""
         held = self.snapshots[id(snapshot)][1].copy() if snapshot else Held(set(), list(self.w0))
-        for dot in log:
-            if dot in clock:
-                self._include(held, dot)
         self.starts(name, held)
 
     def _include(self, held: Held, dot: Dot) -> None:
@@ -162,6 +163,7 @@ class Truth:
             for seq in range(runs[i], runs[i + 1] + 1)
         }
         self.snapshots = {key: self.snapshots[key] for key in snapshots if key in self.snapshots}
+        self.kept = {key: self.kept[key] for key in self.snapshots}
         for held in (*self.held.values(), *(held for _, held in self.snapshots.values())):
             held.ids -= gone
         self.contexts = {
@@ -190,6 +192,12 @@ class Truth:
         self._checks += 1
         if self._checks % 32 == 0:
             self.check_clock(peer)
+
+    def check_kept(self, peer: Peer, snapshot: Snapshot | None) -> None:
+        """What a node kept one by one when it wrote a checkpoint, its next life can give too."""
+        for dot in self.kept[id(snapshot)] if snapshot is not None else ():
+            if dot in peer.clock and dot not in peer.log:
+                raise PromiseBroken("P3", f"{peer.name} came back without {dot} by itself")
 
     def check_clock(self, peer: Peer) -> None:
         """Dot by dot: what the clock says above the baseline is what the node has."""

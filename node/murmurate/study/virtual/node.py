@@ -102,7 +102,7 @@ class VirtualBackground:
     def commit(self, update: Delta, context: Clock, compute_s: float, worth: int = 1) -> None:
         node, now = self._node, self._world.now
         node.likeness.arrived(self.weights)
-        node.driver.commit(node.peer.prepare(update, context), now)
+        node.driver.publish(update, context, now)
         node.figures.published += 1
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)
