@@ -23,6 +23,7 @@ from murmurate.core.effect import (
     Send,
     Verdict,
 )
+from murmurate.core.intervals import Runs
 from murmurate.core.message import Decided, Delta, Push, Stamp
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
@@ -72,7 +73,7 @@ class Told:
             raise ValueError(message)
         return self._answer("fold", sender, message)
 
-    def publish(self, delta: Delta, context: Clock) -> list[Effect]:
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         if context:
             raise LocalProtocolError("its context is too old")
         return self._answer("publish")

@@ -41,6 +41,7 @@ from murmurate.core.effect import (
     Verdict,
 )
 from murmurate.core.gossip.protocol import Driven
+from murmurate.core.intervals import Runs
 from murmurate.core.message import Decided, Delta
 from murmurate.errors import LocalProtocolError
 
@@ -190,10 +191,10 @@ class Driver(Generic[P]):
         if not self.carry_out(effects, now, came=Delivery(sender, message, done)):
             self.consumed.append(done)
 
-    def publish(self, delta: Delta, context: Clock, now: float) -> None:
+    def publish(self, delta: Delta, context: Clock, now: float, batches: Runs = ()) -> None:
         """Make an update of mine: it is folded in here, and passed on."""
         try:
-            effects = self.peer.publish(delta, context)
+            effects = self.peer.publish(delta, context, batches)
         except LocalProtocolError:
             raise  # before anything changed
         except BaseException:

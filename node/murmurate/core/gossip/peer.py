@@ -180,10 +180,11 @@ class Peer:
         free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
         return free and self._pruning.has_room(nbytes)
 
-    def publish(self, delta: Delta, context: Clock) -> list[Effect]:
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Make an update: it gets my next id, goes into the weights and is passed on.
 
-        `LocalProtocolError`: it cannot be used, nothing has changed.
+        `batches`: those of a generator that it was computed on. `LocalProtocolError`: it cannot be
+        used, nothing has changed.
         """
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
@@ -194,7 +195,7 @@ class Peer:
         lifted = self.baseline.lift(context)
         if lifted is None:
             raise LocalProtocolError(f"a context of generation {context.generation}: too old")
-        stamp = Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted)
+        stamp = Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted, batches)
         push = Push((stamp,), plain, coded)
         staleness = self.replica.count((stamp,))
         push.add_to(self.replica.weights)
@@ -336,7 +337,13 @@ class Peer:
     def snapshot(self) -> Snapshot:
         """Weights, clock and what is needed to understand it, of one instant."""
         weights, clock = self.replica.snapshot()
-        return Snapshot(weights, clock, self.baseline.history, self.membership.rumours())
+        return Snapshot(
+            weights,
+            clock,
+            self.baseline.history,
+            self.membership.rumours(),
+            batches=self.replica.batches,
+        )
 
     # -- coming and going ------------------------------------------------------------------------
 
@@ -389,6 +396,7 @@ class Peer:
             epoch=self.epoch,
             seq=self.seq,
             clock=self.context(),
+            batches=self.replica.batches,
             members=self.membership.addresses(),
             history=self.baseline.history,
             log=tuple(self.log) if needed else (),

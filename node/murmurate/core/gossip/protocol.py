@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from murmurate.core.batches.held import NO_BATCHES, HeldBatches
 from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.effect import Effect, Rng
 from murmurate.core.intervals import Runs
@@ -43,6 +44,8 @@ class Account:
     """Updates of this peer that somebody may lack."""
     store: tuple[Push, ...] = ()
     """Updates of others that somebody may lack."""
+    batches: HeldBatches = NO_BATCHES
+    """Those in the weights."""
 
 
 class Driven(Protocol):
@@ -78,10 +81,11 @@ class Driven(Protocol):
         """Let a message that came as `Deliver` change the weights, or say why it does not."""
         ...
 
-    def publish(self, delta: Delta, context: Clock) -> list[Effect]:
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Make an update: it gets an id, goes into the weights and is passed on.
 
-        `LocalProtocolError`: it cannot be used, nothing has changed.
+        `batches`: those of a generator that it was computed on. `LocalProtocolError`: it cannot be
+        used, nothing has changed.
         """
         ...
 

@@ -120,7 +120,7 @@ class SimulatedSwarm:
         checkpoint = node.disk.newest_checkpoint(self.setting.faults.bit_flip)
         saved = None if checkpoint is None else checkpoint.snapshot
         if saved is not None:
-            replica = Replica(saved.weights.clone(), saved.clock.copy())
+            replica = Replica(saved.weights.clone(), saved.clock.copy(), saved.batches)
             history: tuple[Generation, ...] = saved.history
         else:
             replica = Replica(self.w0.clone())
@@ -246,10 +246,11 @@ class SimulatedSwarm:
         node.pending = None
         update = encoded(setting.form, delta, peer.seq)
         dot = Dot(peer.name, peer.epoch, peer.seq + 1)
-        self.truth.published(dot, plain(update), true_context)
+        batches = self.truth.next_batches()
+        self.truth.published(dot, plain(update), true_context, batches)
         self.note("makes", node.name, dot)
         assert node.driver is not None
-        node.driver.publish(update, context, node.now(self.time))
+        node.driver.publish(update, context, node.now(self.time), batches)
         self.truth.check(peer)
         rate = setting.faults.crash_between_rate
         if rate and not self.network.calm and self.rng.random() < rate:

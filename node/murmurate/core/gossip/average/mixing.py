@@ -123,11 +123,13 @@ class MixingPeer:
         """Nothing of an update is kept: there is always room for the next."""
         return True
 
-    def publish(self, delta: Delta, context: Clock) -> list[Effect]:
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Put an update of mine in; a turn is due.
 
         The own model makes just this step (`Averager.local`).
         """
+        if batches:
+            raise LocalProtocolError("batches: a share of weights does not say whose they are")
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
         if not isinstance(delta, torch.Tensor):
