@@ -136,7 +136,10 @@ def draw(rng: random.Random, options: Options) -> Setting:
             delay_s=rng.choice((0.002, 0.03, 0.1)),
             reorder_s=sometimes(0.3),
             late_duplicate_s=sometimes(2.0, 0.3),
-            cut_rate=sometimes(rng.uniform(0.0, 0.15 if not long else 0.05)),
+            # Long cuts are for who is voted out and comes back: most long runs have them.
+            cut_rate=sometimes(rng.uniform(0.0, 0.05), 0.9)
+            if long
+            else sometimes(rng.uniform(0.0, 0.15)),
             cut_s_max=20.0 if long else 3.0,
             one_way=rng.random() < 0.3,
             clog_rate=sometimes(0.05, 0.3),
