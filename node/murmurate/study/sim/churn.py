@@ -51,6 +51,8 @@ class ChurnWorld(World):
             faults=False,
             faults_s=changes * CHANGE_S + 5.0,
             updates_per_node=int((changes * CHANGE_S + 5.0) / UPDATE_S),
+            as_joined=False,
+            form="",
             digest_interval_s=1.0,
             compact=True,
             exact=True,
