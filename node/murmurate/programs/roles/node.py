@@ -106,11 +106,6 @@ class _Node:
 
     def run(self) -> None:
         keep_memory()
-        if self.config.node.role == "generator":
-            from murmurate.programs.roles import generator
-
-            generator.serve(self)
-            return
         # Until all is loaded nothing is garbage; looking for it takes 13 % of a start (measured).
         gc.disable()
         try:
@@ -295,7 +290,8 @@ class _Node:
             if self.growing is not None:
                 size = self.growing.size
             if (batch := next(batches, None)) is None:
-                stop.reason = OVER
+                if self.feed is None:  # a generator ends for a reason of its own
+                    stop.reason = OVER
                 break
             size = self.feed.samples if self.feed is not None else size
             optimizer.zero_grad()

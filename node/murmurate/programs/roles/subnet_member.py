@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from murmurate.training.member import Member
+    from murmurate.training.recipes import RateSchedule
     from murmurate.workloads import Workload
 
 LOOK_S = 0.02
@@ -75,6 +76,7 @@ class _Subnets:
         from murmurate.errors import PeerUnavailable
         from murmurate.programs.cli.partition import example_of
         from murmurate.training.member import Member
+        from murmurate.training.recipes import RateSchedule
 
         node, train, ist = self.config.node, self.config.train, self.config.ist
         self.threads = ThreadShare(node.threads, self._say)
@@ -141,7 +143,8 @@ class _Subnets:
             gc.freeze()
             gc.enable()
             self.began = time.monotonic()
-            self._train(member, workload, optimizer, batches)
+            rates = RateSchedule(optimizer, train.recipe)
+            self._train(member, workload, optimizer, batches, rates)
             self._end(member)
 
     def _train(
@@ -150,6 +153,7 @@ class _Subnets:
         workload: Workload,
         optimizer: torch.optim.Optimizer,
         batches: Iterator[tuple[torch.Tensor, ...]],
+        rates: RateSchedule,
     ) -> None:
         """An ordinary loop; the value of a loss is looked at only now and then."""
         train, seed = self.config.train, self.config.node.seed
@@ -162,6 +166,7 @@ class _Subnets:
                 self.stop.reason = self.stop.reason or OVER
                 self._say(all_there_was(member.samples, None))
                 break
+            rates.at(member.spent)
             optimizer.zero_grad()
             loss = workload.loss(member.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
