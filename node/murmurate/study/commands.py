@@ -272,8 +272,8 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
         kill=arguments.kill,
         codec=arguments.codec,
         every=config.train.every if "train.every" in options else None,
+        generator=arguments.generator,
         refused={
-            "--generator": arguments.generator,
             "--trajectory": arguments.trajectory,
             "--checkpoint": config.checkpoint.dir,
             "--metrics": config.metrics.listen,

@@ -32,7 +32,9 @@ from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.table import Config
 from murmurate.programs.up.launch import (
+    GENERATOR,
     Kill,
+    generator_problems,
     hub_option,
     parse_codecs,
     parse_kill,
@@ -76,6 +78,7 @@ class VirtualPlan:
     kills: tuple[Kill, ...] = ()
     every: int | None = None
     codecs: Mapping[str, str] = field(default_factory=dict)
+    generator: bool = False
 
 
 def plan(
@@ -94,6 +97,7 @@ def plan(
     kill: Sequence[str] = (),
     codec: Sequence[str] = (),
     every: int | None = None,
+    generator: bool = False,
     refused: Mapping[str, object] | None = None,
 ) -> VirtualPlan:
     """ConfigError with a line for each mistake. `refused`: options that need a real machine."""
@@ -138,6 +142,8 @@ def plan(
         in_step = config.train.mode == ALLREDUCE and option == "--link-bytes-s"
         if some and config.train.mode != "gossip" and not in_step:
             problems.append(f"{option}: only with --mode gossip")
+    if generator:
+        problems += generator_problems(config.train, ("gossip",))
     if config.train.rule == GROUPS:
         problems.append("--rule groups: not in virtual time; flat, hierarchical")
     if config.train.rule in (HIERARCHICAL, GROUPS) and (
@@ -151,7 +157,8 @@ def plan(
     ):
         for text in texts:
             try:
-                name, value = number(option, text, names)
+                dealt = [GENERATOR] if generator and option == "--speed" else []
+                name, value = number(option, text, [*names, *dealt])
             except ConfigError as error:
                 problems.append(str(error))
                 continue
@@ -200,11 +207,11 @@ def plan(
         kills=tuple(kills),
         every=every,
         codecs=codecs,
+        generator=generator,
     )
 
 
 _REFUSED = {
-    "--generator": "peers draw their own batches",
     "--trajectory": "nothing is kept on the way",
     "--checkpoint": "the same command gives the same run",
     "--metrics": "there is no process to ask; see --report",
@@ -274,7 +281,9 @@ class _Run:
             mode=train.mode,
             hub=plan.config.hub.given,
             seed=node.seed,
-            speeds=plan.speeds,
+            speeds={name: s for name, s in plan.speeds.items() if name != GENERATOR},
+            generator=plan.generator,
+            batches_per_s=plan.speeds.get(GENERATOR),
             slow_s=plan.slow_s,
             own_samples=train.own_samples,
             costs=self.costs,
@@ -442,6 +451,7 @@ class _Run:
         figures = self.engine.figures()
         rows = self._rows(figures, wall_s)
         predictable = train.mode == "gossip" and not mixes_weights(train.rule)
+        predictable = predictable and not self.plan.generator  # nodes may wait for it
         made = report.assemble(
             {
                 "run": node.run,
