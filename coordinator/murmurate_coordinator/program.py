@@ -48,6 +48,7 @@ from murmurate_coordinator.own_member import OwnMember
 from murmurate_coordinator.pages import ServedModel, coordinator_pages
 from murmurate_coordinator.service import CoordinatorService
 from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.effects import MemberPush
 from murmurate_coordinator.solvers.protocol import LIFE, Solver
 from murmurate_coordinator.solvers.table import new_solver
 from murmurate_coordinator.whole_model import WholeModel
@@ -100,6 +101,8 @@ class CoordinatorProgram:
         self.keeper: CoordinatorKeeper | None = None
         self.journal: Journal | None = None
         """Mode hub, with a folder: what came since the last checkpoint."""
+        self._since: list[tuple[MemberPush, int]] = []
+        """Pushes that were taken after the checkpoint it begins with."""
         self.own: OwnMember | None = None
         self.samples = config.train.samples
         self._factors = factors(config.train.recipe) if config.train.recipe.changes else None
@@ -183,7 +186,8 @@ class CoordinatorProgram:
             solver = self._journaled(solver)
             self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
             self.before_s = float(saved.about["trained_s"])
-            self.centre.members.remember(saved.about["tallies"])
+            self.centre.remember(saved.about["tallies"], self._since)
+            self._since.clear()
             self.centre.late = int(saved.about["revoked"])
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{kept.dir}: {type(error).__name__}: {error}") from None
@@ -196,7 +200,8 @@ class CoordinatorProgram:
         journal = self.journal
         if journal is None:
             return None
-        return lambda solver: journal.replay(solver, int(saved.about["journal"]))
+        first = int(saved.about["journal"])
+        return lambda solver: self._since.extend(journal.replay(solver, first))
 
     def _journaled(self, solver: Solver) -> Solver:
         journal = self.journal
