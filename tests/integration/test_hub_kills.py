@@ -3,6 +3,7 @@ accepted is lost, and staleness is conserved."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from murmurate.core.values.member_half import HUB_RULES, PIPELINED, REQUEST_REPL
 from murmurate.edge.net.credentials import PLAINTEXT
 from murmurate.errors import MurmurateError
 from murmurate.training.member import Member
+from murmurate_coordinator import sessions
 from murmurate_coordinator.solvers.hub.hub import HubSolver
 
 LIMIT_S = 120.0
@@ -64,6 +66,10 @@ class Trains(threading.Thread):
                 optimizer.zero_grad()
                 cross_entropy(net(x), y).backward()
                 optimizer.step()
+            if self.dies.is_set():
+                link = member._link
+                assert link is not None
+                link._thread.call(lambda: [task.cancel() for task in asyncio.all_tasks()])
             member.leave(timeout_s=0.0 if self.dies.is_set() else 20.0)
         except (MurmurateError, RuntimeError) as error:
             self.failed = error
@@ -76,7 +82,10 @@ def settings(rule: str, protocol: str) -> HubSettings:
 
 
 @pytest.mark.parametrize(("rule", "protocol"), CASES)
-def test_streams_break_a_member_dies_and_another_comes(rule: str, protocol: str) -> None:
+def test_streams_break_a_member_dies_and_another_comes(
+    rule: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "GRACE_S", 0.5)
     steps = 1 if HUB_RULES[rule].central else 3
     hub = settings(rule, PIPELINED if HUB_RULES[rule].pipelined else protocol)
     with Coordinator(rule, founders=3, steps=steps, hub=hub) as it:
@@ -100,6 +109,8 @@ def test_streams_break_a_member_dies_and_another_comes(rule: str, protocol: str)
         loops[1].dies.set()
         loops[1].join(LIMIT_S)
         until_more(12)  # nobody waits for the dead for longer than its grace
+        seats = it.centre.members.seats
+        assert "m1" not in seats or not seats["m1"].stream  # it said nothing, its stream broke
         before = it.ask(lambda: it.solver.totals.pushes)
         it.stop()  # every stream breaks, with pushes on their way
         it.start()
