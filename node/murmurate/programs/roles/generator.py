@@ -7,16 +7,16 @@ that all have; what that comes to, each peer is told (`End`).
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from murmurate.core.batches.dealer import Totals
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.table import Config
+from murmurate.programs.roles.loading import workload_of
+from murmurate.programs.run import GATE_S, Outcome, Program
 from murmurate.watch import report
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """Between two looks at the swarm; when all is dealt, SOON_S."""
 SOON_S = 0.2
-TELL_S = 0.25
 WAIT_S = 0.02
 LINGER_S = 15.0
 """At the end, for peers that have not closed their streams."""
@@ -37,48 +36,47 @@ QUIET_S = 1.0
 """… and for one whose stream broke just then."""
 MAKE_S = 0.02
 """Batches are made in a thread, for about this long at a time."""
-GATE_S = 120.0
 NAME = "generator"
 
 
-class GeneratorProgram(Protocol):
-    """The node program around it (`program._Node`)."""
+class GeneratorRole:
+    """Who deals batches. Everything here is on the loop's thread, which runs while a step does."""
 
-    config: Config
-    stop: Any
-    launcher: Any
+    program: Program
+    service: GeneratorService
+    watch: Watch
+    batches: Iterator[tuple[torch.Tensor, ...]]
 
-    def emit(self, event: str, **more: Any) -> None: ...
-
-
-def serve(program: GeneratorProgram) -> None:
-    """Deal until everything is consumed, or somebody says stop."""
-    asyncio.run(_Generator(program).run())
-
-
-class _Generator:
-    def __init__(self, program: GeneratorProgram) -> None:
-        self.program = program
-        self.config = program.config
-        self.name = self.config.node.name or NAME
-        self.service: GeneratorService
-        self.watch: Watch
-        self.samples = self.config.train.samples
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.name = config.node.name or NAME
+        self.samples = config.train.samples
+        self.began = 0.0
+        self._loop = asyncio.Runner()
+        self._tasks: list[asyncio.Task[None]] = []
         self._tensors: Any = ()
+        self._over_at: float | None = None
+        self._quiet_since = 0.0
 
-    async def run(self) -> None:
+    def open(self, program: Program) -> bool:
+        """Load the data, listen, wait for go."""
+        self.program = program
+        program.stack.callback(self._loop.close)
+        return self._loop.run(self._open())
+
+    async def _open(self) -> bool:
         from murmurate.edge.net.generator_batch import pack, shape_of
         from murmurate.edge.net.generator_service import GeneratorService
         from murmurate.edge.net.generator_watch import Watch
         from murmurate.programs.keys.credentials import own_credentials
 
-        node, train, credentials = self.config.node, self.config.train, own_credentials()
-        workload, batches = self._load()
-        first = next(batches)
+        program, node, credentials = self.program, self.config.node, own_credentials()
+        workload, self.batches = self._load()
+        first = next(self.batches)
         self._tensors = shape_of(first)
-        self.program.emit("ready", samples=workload.samples)
-        if self.program.launcher is not None and self.program.launcher.line() is None:
-            return
+        program.emit("ready", samples=workload.samples)
+        if program.first_line("") is None:
+            return False
         self.service = service = GeneratorService(
             node.listen,
             advertise=node.advertise,
@@ -90,35 +88,26 @@ class _Generator:
         self.watch = Watch(node.run, service.limits, credentials)
         service.on_peer = self.watch.meet
         await service.start()
-        self.program.stop.training = True
-        self.program.emit("listening", name=self.name, address=service.address)
-        print(f"{self.name} deals at {service.address}", file=sys.stderr, flush=True)
-        try:
-            if await self._may_open():
-                total = None if self.samples is None else -(-self.samples // workload.batch_size)
-                service.open(total)
-                service.put(pack(first))
-                await self._deal(batches, train.seconds)
-            self._tell("done", settled=True, reason=self.program.stop.reason)
-            self._report()
-        finally:
-            await service.stop()
+        program.stack.callback(lambda: self._loop.run(self._close()))
+        program.stop.training = True
+        program.listens(self.name, service.address, None)
+        program.say(f"{self.name} deals at {service.address}")
+        if await self._may_open():
+            total = None if self.samples is None else -(-self.samples // workload.batch_size)
+            service.open(total)
+            service.put(pack(first))
+            self._tasks = [asyncio.create_task(each) for each in (self._make(), self._look())]
+        self.began = self._quiet_since = time.monotonic()
+        return True
 
     def _load(self) -> tuple[Workload, Iterator[tuple[torch.Tensor, ...]]]:
         import torch
 
         from murmurate import workloads
 
-        node, train = self.config.node, self.config.train
+        node = self.config.node
         torch.set_num_threads(node.threads or 1)
-        workload = workloads.load(
-            train.workload,
-            data=train.data,
-            batch_size=train.batch_size,
-            lr=train.lr,
-            validation=train.validation,
-            seed=node.seed,
-        )
+        workload = workload_of(self.config.train, node.seed)
         torch.manual_seed(node.seed)
         share = workloads.DataShare(
             0, 1, workloads.parse_split("none"), node.seed, workload.batch_size
@@ -127,71 +116,66 @@ class _Generator:
 
     async def _may_open(self) -> bool:
         """With a launcher: wait until it says go, with the budget."""
-        launcher, stop = self.program.launcher, self.program.stop
+        program = self.program
         until = time.monotonic() + GATE_S
-        while launcher is not None and not stop.reason:
-            line = launcher.next() or ""
-            if line.startswith("go"):
-                words = line.split()
-                if len(words) > 1 and words[1].isdecimal():
-                    self.samples = int(words[1])
+        while program.launcher is not None and not program.stop.reason:
+            if (words := program.heard_go()) is not None:
+                if words and words[0].isdecimal():
+                    self.samples = int(words[0])
                 break
-            if launcher.gone or time.monotonic() > until:
-                stop.reason = "no go from the launcher"
+            if program.abandoned or time.monotonic() > until:
+                program.end_for("no go from the launcher")
             await asyncio.sleep(WAIT_S)
-        return not stop.reason
+        return not program.stop.reason
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.service.stop()
 
     # -- dealing ---------------------------------------------------------------------------------
 
-    async def _deal(
-        self, batches: Iterator[tuple[torch.Tensor, ...]], seconds: float | None
-    ) -> None:
-        service, stop = self.service, self.program.stop
-        dealer = service.dealer
-        assert dealer is not None
-        tasks = [asyncio.create_task(self._make(batches)), asyncio.create_task(self._look())]
-        began = time.monotonic()
-        tell_at = quiet_since = began
-        over_at: float | None = None
-        try:
-            while not stop.reason:
-                await asyncio.sleep(WAIT_S)
-                for task in tasks:
-                    if task.done():
-                        task.result()
-                now = time.monotonic()
-                if seconds is not None and now - began >= seconds:
-                    service.close()
-                if self.program.launcher is not None and self.program.launcher.gone:
-                    stop.reason = "the launcher is gone"
-                if now >= tell_at:
-                    self._tell("progress")
-                    tell_at = now + TELL_S
-                if dealer.over:
-                    over_at = over_at or now
-                    quiet_since = now if service.peers else quiet_since
-                    if now > over_at + LINGER_S or now > max(over_at, quiet_since) + QUIET_S:
-                        stop.reason = "all consumed"
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    def step(self) -> None:
+        """Let the loop run; what went wrong there is raised here."""
+        self._loop.run(asyncio.sleep(WAIT_S))
+        for task in self._tasks:
+            if task.done():
+                task.result()
 
-    async def _make(self, batches: Iterator[tuple[torch.Tensor, ...]]) -> None:
+    def over(self, now: float) -> str:
+        """When all is consumed, and nobody is heard of any more."""
+        service, seconds = self.service, self.config.train.seconds
+        if seconds is not None and now - self.began >= seconds:
+            service.close()
+        if service.dealer is None or not service.dealer.over:
+            return ""
+        self._over_at = self._over_at or now
+        self._quiet_since = now if service.peers else self._quiet_since
+        quiet = now > max(self._over_at, self._quiet_since) + QUIET_S
+        return "all consumed" if quiet or now > self._over_at + LINGER_S else ""
+
+    def look(self, now: float) -> None:
+        """Nothing: the tasks look for themselves."""
+
+    def progress(self, now: float) -> None:
+        """Nothing more than the row."""
+
+    async def _make(self) -> None:
         """Keep some in stock."""
         service = self.service
         while service.left != 0:
             await service.wanted.wait()
-            for raw in await asyncio.to_thread(self._some, batches, service.left):
+            for raw in await asyncio.to_thread(self._some, service.left):
                 service.put(raw)
 
-    def _some(self, batches: Iterator[tuple[torch.Tensor, ...]], most: int | None) -> list[bytes]:
+    def _some(self, most: int | None) -> list[bytes]:
         from murmurate.edge.net.generator_batch import pack, shape_of
 
         made: list[bytes] = []
         until = time.monotonic() + MAKE_S
         while (most is None or len(made) < most) and (not made or time.monotonic() < until):
-            batch = next(batches)
+            batch = next(self.batches)
             if (shape := shape_of(batch)) != self._tensors:
                 was, now = (" ".join(map(str, each)) for each in (self._tensors, shape))
                 raise ConfigError(f"workload: a batch of {now} after one of {was}")
@@ -213,6 +197,7 @@ class _Generator:
     # -- telling ---------------------------------------------------------------------------------
 
     def row(self) -> report.Json:
+        """As the report has it."""
         dealer = self.service.dealer
         return report.empty_row(self.name) | {
             "role": "generator",
@@ -222,21 +207,20 @@ class _Generator:
             "totals": asdict(dealer.totals if dealer is not None else Totals()),
         }
 
-    def _tell(self, event: str, **more: object) -> None:
-        self.program.emit(event, at=time.monotonic(), node=self.row(), known={}, **more)
+    def details(self, event: str) -> report.Json:
+        """It has no updates."""
+        return {"known": {}}
 
-    def _report(self) -> None:
-        import json
-
+    def end(self) -> Outcome:
+        """All is told; the streams end with the program."""
         row = self.row()
-        if self.config.report.path is not None:
-            text = json.dumps(row, indent=2) + "\n"
-            Path(self.config.report.path).write_text(text, encoding="utf-8")
         totals = row["totals"]
-        print(
+        self.program.say(
             f"{self.name} ends ({self.program.stop.reason}): {totals['consumed']:,} of"
             f" {totals['batches']:,} batches consumed, {totals['dealt_again']} dealt again,"
-            f" {totals['repeated']} in two updates",
-            file=sys.stderr,
-            flush=True,
+            f" {totals['repeated']} in two updates"
         )
+        return Outcome(settled=True, report=row, sentence="")
+
+    def leave(self, outcome: Outcome) -> None:
+        """There is nothing to say."""
