@@ -63,7 +63,9 @@ OWN_S = 3.0
 LIVES = 1_000_000
 STOPPED = "stopped"
 """By `murmurate stop`."""
-FINAL = ("samples", "seconds", STOPPED)
+DIVERGED = "diverged"
+"""The weights are no numbers any more, and never will be."""
+FINAL = ("samples", "seconds", STOPPED, DIVERGED)
 """Why a run ends; whatever else ends this process, the run goes on from its checkpoint."""
 
 
@@ -254,6 +256,8 @@ class CoordinatorProgram:
                 stop.reason = "samples"
             elif train.seconds is not None and self.trained_s(now) >= train.seconds:
                 stop.reason = "seconds"
+            elif self.centre.hopeless:
+                stop.reason = DIVERGED
             elif self.launcher is not None and self.launcher.gone:
                 stop.reason = "the launcher is gone"
             if now >= refresh_at:
@@ -356,7 +360,8 @@ class CoordinatorProgram:
                 await task
         if self.keeper is not None and reason == STOPPED:
             await asyncio.to_thread(self.keeper.mark_ended, reason)
-        whole = await self._conclude(wall_s, reason, keep=self.keeper is not None)
+        keep = self.keeper is not None and reason != DIVERGED  # those of before are worth more
+        whole = await self._conclude(wall_s, reason, keep=keep)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
         self._say(

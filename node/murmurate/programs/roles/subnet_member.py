@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from murmurate.core.figures.training_loss import TrainingLoss
+from murmurate.core.values.member_half import HUB_RULES
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.keys.table import Config
@@ -48,6 +49,9 @@ class MemberRole:
         self.joined: Member | None = None
         self.loss = TrainingLoss()
         self.began = 0.0
+        self.tells_each = False
+        """The gradient of each step goes to the hub, and its loss with it: nothing is fetched
+        early."""
 
     @property
     def member(self) -> Member:
@@ -107,6 +111,7 @@ class MemberRole:
         what = f"by rule {member.rule}" if ours else f"{member.share:.1%} of the model"
         program.announce(f"{member.name} trains {what}{more}")
         self.slowed = SlowedSteps(train.slow_s, node.seed, member.name, program.nap)
+        self.tells_each = ours and HUB_RULES[member.rule].central
         self.began = time.monotonic()
         return True
 
@@ -120,6 +125,8 @@ class MemberRole:
         self.optimizer.zero_grad()
         loss = self.workload.loss(member.model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.tells_each:
+            member.log(loss=float(loss.detach()))
         self.optimizer.step()
         self.loss.add(loss)
         self.slowed.stepped()

@@ -336,6 +336,10 @@ class _Run:
             self._evaluate_when_due()
             if over or self.part >= 1.0:
                 break
+            if not len(events):
+                where = f"over at {self.part:.0%} of the budget"
+                self.view.say(f"{events.time:.4g} s: nobody trains any more; {where}")
+                break
         self.computed = time.monotonic() - began
 
     def _evaluate_when_due(self) -> None:
