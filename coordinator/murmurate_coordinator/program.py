@@ -24,7 +24,13 @@ from murmurate.edge.net.http import Pages
 from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
+<<<<<<< HEAD
 from murmurate.programs.run import Outcome, Program
+=======
+from murmurate.programs.roles.launcher import Launcher
+from murmurate.training.recipes import PARTS, factors
+from murmurate.training.signals import Stop, Stopped, stopped_by_signals
+>>>>>>> main
 from murmurate.watch import report
 from murmurate_coordinator import figures
 from murmurate_coordinator.checkpoint import SavedSolver, save
@@ -83,6 +89,10 @@ class CoordinatorRole:
         self.pages: Pages | None = None
         self.own: OwnMember | None = None
         self.samples = config.train.samples
+        self._factors = factors(config.train.recipe) if config.train.recipe.changes else None
+        """Of the rate, by thousandths of the budget; None: it does not change."""
+        self._factor = 1.0
+        """What the solver was told."""
         self.before_s = 0.0
         self._loop = asyncio.Runner()
         self._writing: asyncio.Task[bool] | None = None
@@ -117,6 +127,10 @@ class CoordinatorRole:
             credentials=self.credentials,
         )
         self.pages = self._pages()
+        self.centre.spent = self._spent(time.monotonic())
+        if self._factors is not None:  # before the first push
+            self._factor = self._rate_factor()
+            self.centre.solver.at_rate(self._factor)
         if self.keeper is not None and not await self._keep(first=True):
             raise CheckpointError(f"{self.config.checkpoint.dir}: cannot be written")
         await service.start()
@@ -133,6 +147,7 @@ class CoordinatorRole:
             self.own = OwnMember(self.config, service.address)
         asked_s = self.config.train.evaluate_s
         self._evaluations = EvaluationTimes(asked_s, EVALUATE_S, time.monotonic())
+<<<<<<< HEAD
 
     async def _close(self) -> None:
         if self.own is not None:
@@ -201,6 +216,55 @@ class CoordinatorRole:
     def details(self, event: str) -> report.Json:
         """It has no updates of its own."""
         return {"known": {}}
+=======
+        while not self._over():
+            await asyncio.sleep(LOOK_S)
+            self._look_after()
+            now = time.monotonic()
+            totals = self.centre.solver.totals
+            if self.began is None and self.centre.solver.leases:
+                self.began = now
+            if self._over():
+                break  # a signal came
+            self._hear_launcher()
+            if self.samples is not None and totals.samples >= self.samples:
+                stop.reason = "samples"
+            elif train.seconds is not None and self.trained_s(now) >= train.seconds:
+                stop.reason = "seconds"
+            elif self.centre.hopeless:
+                stop.reason = DIVERGED
+            elif self.launcher is not None and self.launcher.gone:
+                stop.reason = "the launcher is gone"
+            await self._follow_schedule(now)
+            if now >= refresh_at:
+                await self.service.own(self._refresh, now)
+                self.served.forget(now)
+                refresh_at = time.monotonic() + REFRESH_S
+            if now >= tell_at and self.events:
+                await self._tell("progress")
+                tell_at = now + TELL_S
+            self._keep_when_due(now)
+            if self._evaluating is None and self._evaluations.due(now) and self.began is not None:
+                self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
+>>>>>>> main
+
+    async def _follow_schedule(self, now: float) -> None:
+        """Members hear how far the run is; a hub that makes the steps follows by itself."""
+        self.centre.spent = self._spent(now)
+        factor = self._rate_factor()
+        if factor != self._factor:
+            self._factor = factor
+            await self.service.own(self.centre.solver.at_rate, factor)
+
+    def _spent(self, now: float) -> float:
+        """The part of the budget, whichever ends first."""
+        seconds, samples = self.config.train.seconds, self.centre.solver.totals.samples
+        by_samples = samples / self.samples if self.samples else 0.0
+        by_time = self.trained_s(now) / seconds if seconds else 0.0
+        return min(1.0, max(by_samples, by_time))
+
+    def _rate_factor(self) -> float:
+        return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
 
     def _keep_when_due(self, now: float) -> None:
         keeper, solver = self.keeper, self.centre.solver

@@ -50,8 +50,9 @@ class Lines:
     warnings: list[str] = field(default_factory=list)
 
 
-def said(effect: Effect, seat: Seat, structure: Structure) -> Out | None:
-    """To the stream of whom it concerns. A refusal is an answer to a push: see `not_taken`."""
+def said(effect: Effect, seat: Seat, structure: Structure, spent: float) -> Out | None:
+    """To the stream of whom it concerns. A refusal is an answer to a push: see `not_taken`.
+    `spent`: the part of the run's budget."""
     match effect:
         case GiveLease():
             values = Outgoing(structure, effect.values)
@@ -61,10 +62,16 @@ def said(effect: Effect, seat: Seat, structure: Structure) -> Out | None:
                 version=effect.version,
                 held=encode_held(effect.held),
                 value_bytes=values.value_bytes,
+                spent=spent,
             )
             return Out(seat.stream, wire.Task(give=give), values)
         case PushAccepted():
-            taken = wire.Taken(lease=effect.lease, version=effect.version, staleness=seat.staleness)
+            taken = wire.Taken(
+                lease=effect.lease,
+                version=effect.version,
+                staleness=seat.staleness,
+                spent=spent,
+            )
             return Out(seat.stream, wire.Task(taken=taken))
         case Waits():
             return Out(seat.stream, wire.Task(waits=effect.sentence))

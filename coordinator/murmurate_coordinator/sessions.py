@@ -63,6 +63,8 @@ class Sessions:
         self.out: list[Out] = []
         """What is to be sent, in order; whoever sends it takes it away."""
         self.lines = Lines()
+        self.spent = 0.0
+        """The part of the run's budget, as whoever keeps it says."""
         self.stopping = ""
         """Why it ends."""
         self.staleness = Summary()
@@ -447,5 +449,5 @@ class Sessions:
                 seat.given(now, self.solver.totals.pushes)
             if not seat.stream or (self.stopping and isinstance(effect, GiveLease)):
                 continue  # at the end nothing new is begun
-            if (out := said(effect, seat, self.structure)) is not None:
+            if (out := said(effect, seat, self.structure, self.spent)) is not None:
                 self.out.append(out)

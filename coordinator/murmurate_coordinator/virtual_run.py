@@ -11,6 +11,7 @@ from typing import Any
 
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.errors import ConfigError
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
 from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
@@ -38,7 +39,12 @@ class CentredWorld:
             delays_s=task.delays_s,
             seed=task.seed,
             split=task.split,
+            step_s=task.paces() if task.slow_s else None,
+            recipe=task.recipe,
+            spent=lambda: task.part(self.samples(), self.events.time),
         )
+        if task.recipe.batch_warmup:
+            raise ConfigError(f"batch_warmup: not with mode {task.mode}: batches stay as they are")
         self.world = VirtualSubnets(task.workload, setting)
         self.events = self.world.events
         self.validates = task.validates

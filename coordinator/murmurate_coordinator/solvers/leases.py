@@ -304,6 +304,10 @@ class LeasedSolver(ABC):
         """Further keys of the report."""
         return {}
 
+    def at_rate(self, factor: float) -> None:
+        """The members' optimizers make the steps, and follow a schedule by themselves."""
+        del factor
+
     @property
     def instead(self) -> str:
         """What to take in its place where it adds up everybody's steps; empty: it does not."""

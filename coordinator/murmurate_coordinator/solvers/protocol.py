@@ -174,6 +174,9 @@ class Solver(Protocol):
     def check_room(self, members: Mapping[str, Capacity]) -> None:
         """ConfigError unless there is something to train for each of so many."""
 
+    def at_rate(self, factor: float) -> None:
+        """From now on a step that it decides itself is so many times its learning rate."""
+
     # -- what comes in -----------------------------------------------------------------------------
 
     def join(self, peer: str, capacity: Capacity | None = None) -> list[Effect]:

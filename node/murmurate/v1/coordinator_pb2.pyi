@@ -143,28 +143,32 @@ class WorkWelcome(_message.Message):
     def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., instance: _Optional[str] = ..., rule: _Optional[str] = ..., steps: _Optional[int] = ..., lease_holds: bool = ..., lease_version: _Optional[int] = ..., plan: _Optional[int] = ..., mode: _Optional[str] = ..., pipelined: bool = ...) -> None: ...
 
 class Give(_message.Message):
-    __slots__ = ("plan", "lease", "version", "held", "value_bytes")
+    __slots__ = ("plan", "lease", "version", "held", "value_bytes", "spent")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPENT_FIELD_NUMBER: _ClassVar[int]
     plan: int
     lease: int
     version: int
     held: bytes
     value_bytes: int
-    def __init__(self, plan: _Optional[int] = ..., lease: _Optional[int] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., value_bytes: _Optional[int] = ...) -> None: ...
+    spent: float
+    def __init__(self, plan: _Optional[int] = ..., lease: _Optional[int] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., value_bytes: _Optional[int] = ..., spent: _Optional[float] = ...) -> None: ...
 
 class Taken(_message.Message):
-    __slots__ = ("lease", "version", "staleness")
+    __slots__ = ("lease", "version", "staleness", "spent")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
+    SPENT_FIELD_NUMBER: _ClassVar[int]
     lease: int
     version: int
     staleness: int
-    def __init__(self, lease: _Optional[int] = ..., version: _Optional[int] = ..., staleness: _Optional[int] = ...) -> None: ...
+    spent: float
+    def __init__(self, lease: _Optional[int] = ..., version: _Optional[int] = ..., staleness: _Optional[int] = ..., spent: _Optional[float] = ...) -> None: ...
 
 class NotTaken(_message.Message):
     __slots__ = ("lease", "version", "reason", "sentence")

@@ -131,6 +131,8 @@ class Give:
     held: Annotated[bytes, Octets(0, HELD_BYTES_MAX)]
     """Empty: a whole model, of which nothing is dealt."""
     value_bytes: ValueBytes
+    spent: Amount = 0.0
+    """The part of the run's budget that is spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,7 @@ class Taken:
     lease: Ordinal
     version: Ordinal
     staleness: Number = 0
+    spent: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def check_budget(config: Config) -> None:
     Not for whoever starts several nodes: there the workload's own budget is taken.
     """
     train = config.train
-    told = config.node.peers == (STDIN,)
+    told = config.node.peers == (STDIN,) or train.mode in RULES_OF  # by the coordinator
     budget = train.samples or train.own_samples
     if train.recipe.changes and not (budget or train.seconds or told):
         raise ConfigError(

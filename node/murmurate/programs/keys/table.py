@@ -124,10 +124,10 @@ class TrainConfig:
         SCHEDULE,
         Schedule(),
         "of the rate: constant, linear, poly(POWER), multistep(PART,…) or cosine",
-        SPENT | Role.UP,
+        SPENT | MEMBER | BOTH,
     )
     warmup: float = key(
-        BELOW_ONE, 0.0, "part of the budget over which the rate rises", SPENT | Role.UP
+        BELOW_ONE, 0.0, "part of the budget over which the rate rises", SPENT | MEMBER | BOTH
     )
     batch_warmup: float = key(
         BELOW_ONE, 0.0, "part of the budget over which the batch grows", SPENT | Role.UP

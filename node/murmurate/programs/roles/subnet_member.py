@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from murmurate.training.member import Member
+    from murmurate.training.recipes import RateSchedule
     from murmurate.workloads import Workload
 
 LEAVE_S = 3.0
@@ -40,6 +41,7 @@ class MemberRole:
     workload: Workload
     optimizer: torch.optim.Optimizer
     batches: Iterator[tuple[torch.Tensor, ...]]
+    rates: RateSchedule
     threads: ThreadShare
     lines: ProgressLines
     slowed: SlowedSteps
@@ -65,6 +67,7 @@ class MemberRole:
         from murmurate.errors import PeerUnavailable
         from murmurate.programs.cli.partition import example_of
         from murmurate.training.member import Member
+        from murmurate.training.recipes import RateSchedule
 
         self.program = program
         node, train, ist = self.config.node, self.config.train, self.config.ist
@@ -75,6 +78,7 @@ class MemberRole:
         ours = train.mode == "hub"
         model = workload.model() if ours else _hollow(workload)
         self.optimizer = workload.optimizer(model)
+        self.rates = RateSchedule(self.optimizer, train.recipe)
         example = None if ours else example_of(workload, model)
         share = share_of(self.config, workload)
         self.batches = rounds(workload, share, program.say, again=lambda: True)
@@ -122,6 +126,7 @@ class MemberRole:
             self.program.end_for(OVER)
             self.program.say(all_there_was(member.samples, None))
             return
+        self.rates.at(member.spent)
         self.optimizer.zero_grad()
         loss = self.workload.loss(member.model, batch)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -163,8 +163,6 @@ def plan(
                 link_bytes_s = value
             else:
                 speeds |= {each: value for each in names if each not in speeds}
-    if slow and config.train.mode != "gossip":
-        problems.append("--slow: only with --mode gossip; --speed NAME=STEPS is for every mode")
     for text in slow:
         try:
             slow_s |= parse_slow(text, names)
