@@ -209,6 +209,7 @@ def row(centre: Sessions, around: Around) -> Json:
         "coverage": {name: round(part, 6) for name, part in around.coverage.items()},
         "shares": dict(reading.shares),
         "members": dict(reading.members),
+        **centre.solver.row(),
     }
 
 

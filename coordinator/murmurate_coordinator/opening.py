@@ -13,9 +13,10 @@ from typing import Any, cast
 import numpy as np
 
 from murmurate.core.values.hub_settings import HubSettings
-from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.member_half import FREELY, RULES_OF
 from murmurate.edge.net.subnet_values import structure_digest
 from murmurate.errors import CheckpointError
+from murmurate_coordinator.batch_maker import BatchMaker
 from murmurate_coordinator.checkpoint import SavedSolver, restore
 from murmurate_coordinator.checkpointer import MODEL, CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
@@ -42,12 +43,15 @@ class Opened:
     """What it goes on from, in words; empty: from nothing."""
 
 
-def opened(config: CoordinatorConfig, whole: WholeModel, instance: str, stack: ExitStack) -> Opened:
+def opened(
+    config: CoordinatorConfig, whole: WholeModel | BatchMaker, instance: str, stack: ExitStack
+) -> Opened:
     """What must be closed goes on the stack. CheckpointError: what is there cannot go on."""
     it, train, kept = config.coordinator, config.train, config.checkpoint
     rng = np.random.default_rng(it.seed)
+    half = RULES_OF[train.mode][train.rule] if train.mode in RULES_OF else FREELY
     settings: dict[str, Any] = {
-        "steps": train.every or (1 if RULES_OF[train.mode][train.rule].central else 10),
+        "steps": train.every or (1 if half.central else 10),
         "founders": it.founders,
         "mode": train.mode,
         "settings": HubSettings(lr=whole.workload.lr, **config.hub.given),

@@ -14,6 +14,7 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,20 +25,17 @@ from murmurate.edge.net.http import Pages
 from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
-<<<<<<< HEAD
 from murmurate.programs.run import Outcome, Program
-=======
-from murmurate.programs.roles.launcher import Launcher
 from murmurate.training.recipes import PARTS, factors
-from murmurate.training.signals import Stop, Stopped, stopped_by_signals
->>>>>>> main
 from murmurate.watch import report
 from murmurate_coordinator import figures
+from murmurate_coordinator.batch_maker import BatchMaker
 from murmurate_coordinator.checkpoint import SavedSolver, save
 from murmurate_coordinator.checkpointer import CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
 from murmurate_coordinator.journal import BYTES_MAX, Journal
+from murmurate_coordinator.names import BATCHES
 from murmurate_coordinator.opening import opened
 from murmurate_coordinator.own_member import OwnMember
 from murmurate_coordinator.pages import ServedModel, coordinator_pages
@@ -71,7 +69,7 @@ class CoordinatorRole:
     the main one: the loop runs while a step does."""
 
     program: Program
-    whole: WholeModel
+    whole: WholeModel | BatchMaker
     served: ServedModel
     centre: Sessions
     service: CoordinatorService
@@ -106,7 +104,8 @@ class CoordinatorRole:
         self.program = program
         program.stack.callback(self._loop.close)
         torch.set_num_threads(self.config.coordinator.threads or torch.get_num_threads())
-        self.whole = WholeModel(self.config)
+        batches = self.config.train.mode == BATCHES
+        self.whole = BatchMaker(self.config) if batches else WholeModel(self.config)
         self.served = ServedModel(self._packed, lambda: self.centre.solver.totals.pushes)
         program.emit("ready", samples=self.whole.workload.samples)
         it = opened(self.config, self.whole, self.instance, program.stack)
@@ -114,6 +113,7 @@ class CoordinatorRole:
         self.before_s = it.before_s
         if it.restored:
             self._say(it.restored)
+        self.whole.begin(self.centre.solver, self.samples, opened=program.launcher is None)
         self._loop.run(self._serve())
         return True
 
@@ -147,7 +147,6 @@ class CoordinatorRole:
             self.own = OwnMember(self.config, service.address)
         asked_s = self.config.train.evaluate_s
         self._evaluations = EvaluationTimes(asked_s, EVALUATE_S, time.monotonic())
-<<<<<<< HEAD
 
     async def _close(self) -> None:
         if self.own is not None:
@@ -168,17 +167,21 @@ class CoordinatorRole:
         now = time.monotonic()
         if self.began is None and self.centre.solver.leases:
             self.began = now
-        words = self.program.heard_go()
-        if self.samples is None and words and words[-1].isdecimal():
-            self.samples = int(words[-1])  # a budget that was not in the options comes with go
+        if (words := self.program.heard_go()) is not None:
+            if self.samples is None and words and words[-1].isdecimal():
+                self.samples = int(words[-1])  # a budget that was not in the options
+            self.service.post(partial(self._go, self.samples))
         if self.program.stop.reason:
             return  # a signal came
+        await self._follow_schedule(now)
         if now >= self._refresh_at:
             await self.service.own(self._refresh, now)
             self.served.forget(now)
             self._refresh_at = time.monotonic() + REFRESH_S
         self._keep_when_due(now)
-        if self._evaluating is None and self._evaluations.due(now) and self.began is not None:
+        if not self.whole.evaluates or self.began is None:
+            return
+        if self._evaluating is None and self._evaluations.due(now):
             self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
 
     def over(self, now: float) -> str:
@@ -187,8 +190,32 @@ class CoordinatorRole:
             return "samples"
         seconds = self.config.train.seconds
         if seconds is not None and self.trained_s(now) >= seconds:
-            return "seconds"
+            return "seconds" if self._loop.run(self._closed()) else ""
         return DIVERGED if self.centre.hopeless else ""
+
+    async def _closed(self) -> bool:
+        return await self.service.own(self.centre.solver.close)
+
+    async def _follow_schedule(self, now: float) -> None:
+        """Members hear how far the run is; a hub that makes the steps follows by itself."""
+        self.centre.spent = self._spent(now)
+        factor = self._rate_factor()
+        if factor != self._factor:
+            self._factor = factor
+            await self.service.own(self.centre.solver.at_rate, factor)
+
+    def _spent(self, now: float) -> float:
+        """The part of the budget, whichever ends first."""
+        seconds, samples = self.config.train.seconds, self.centre.solver.totals.samples
+        by_samples = samples / self.samples if self.samples else 0.0
+        by_time = self.trained_s(now) / seconds if seconds else 0.0
+        return min(1.0, max(by_samples, by_time))
+
+    def _rate_factor(self) -> float:
+        return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
+
+    def _go(self, samples: int | None) -> None:
+        self.whole.begin(self.centre.solver, samples, opened=True)
 
     def look(self, now: float) -> None:
         """Nothing: a step is a look."""
@@ -216,55 +243,6 @@ class CoordinatorRole:
     def details(self, event: str) -> report.Json:
         """It has no updates of its own."""
         return {"known": {}}
-=======
-        while not self._over():
-            await asyncio.sleep(LOOK_S)
-            self._look_after()
-            now = time.monotonic()
-            totals = self.centre.solver.totals
-            if self.began is None and self.centre.solver.leases:
-                self.began = now
-            if self._over():
-                break  # a signal came
-            self._hear_launcher()
-            if self.samples is not None and totals.samples >= self.samples:
-                stop.reason = "samples"
-            elif train.seconds is not None and self.trained_s(now) >= train.seconds:
-                stop.reason = "seconds"
-            elif self.centre.hopeless:
-                stop.reason = DIVERGED
-            elif self.launcher is not None and self.launcher.gone:
-                stop.reason = "the launcher is gone"
-            await self._follow_schedule(now)
-            if now >= refresh_at:
-                await self.service.own(self._refresh, now)
-                self.served.forget(now)
-                refresh_at = time.monotonic() + REFRESH_S
-            if now >= tell_at and self.events:
-                await self._tell("progress")
-                tell_at = now + TELL_S
-            self._keep_when_due(now)
-            if self._evaluating is None and self._evaluations.due(now) and self.began is not None:
-                self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
->>>>>>> main
-
-    async def _follow_schedule(self, now: float) -> None:
-        """Members hear how far the run is; a hub that makes the steps follows by itself."""
-        self.centre.spent = self._spent(now)
-        factor = self._rate_factor()
-        if factor != self._factor:
-            self._factor = factor
-            await self.service.own(self.centre.solver.at_rate, factor)
-
-    def _spent(self, now: float) -> float:
-        """The part of the budget, whichever ends first."""
-        seconds, samples = self.config.train.seconds, self.centre.solver.totals.samples
-        by_samples = samples / self.samples if self.samples else 0.0
-        by_time = self.trained_s(now) / seconds if seconds else 0.0
-        return min(1.0, max(by_samples, by_time))
-
-    def _rate_factor(self) -> float:
-        return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
 
     def _keep_when_due(self, now: float) -> None:
         keeper, solver = self.keeper, self.centre.solver
@@ -347,11 +325,7 @@ class CoordinatorRole:
         whole = await self._conclude(wall_s, reason, keep=keep)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
-        return self._outcome(
-            whole,
-            f"ends ({reason}): {whole['samples']:,} samples in {whole['pushes']:,} pushes,"
-            f" {whole['plans']:,} plans{accuracy}",
-        )
+        return self._outcome(whole, f"ends ({reason}): {self.centre.solver.told()}{accuracy}")
 
     def _outcome(self, whole: report.Json, sentence: str) -> Outcome:
         return Outcome(
@@ -368,7 +342,7 @@ class CoordinatorRole:
         service = self.service
         await service.own(self._refresh, time.monotonic())
         plain, served = await service.own(self._weights)
-        if evaluate:
+        if evaluate and self.whole.evaluates:
             self.around.plain = await asyncio.to_thread(self.whole.evaluated, plain)
             if self.validates:
                 await self._evaluate(validation=True)
@@ -444,7 +418,12 @@ class CoordinatorRole:
     async def _keep(self, *, first: bool = False) -> bool:
         assert self.keeper is not None
         saved, model = self._saved() if first else await self.service.own(self._saved)
-        return await asyncio.to_thread(self.keeper.put, saved, model)
+        done = await asyncio.to_thread(self.keeper.put, saved, model)
+        if done and first:
+            self.centre.solver.kept(saved.about)
+        elif done:
+            await self.service.own(self.centre.solver.kept, saved.about)
+        return done
 
     @property
     def validates(self) -> bool:

@@ -8,11 +8,7 @@ from murmurate.programs.run import ProgramRole
 
 
 def role_of(config: Config) -> ProgramRole:
-    """The generator, a member of a coordinator, or a peer."""
-    if config.node.role == "generator":
-        from murmurate.programs.roles.generator import GeneratorRole
-
-        return GeneratorRole(config)
+    """A member of a coordinator, or a peer."""
     if config.train.mode in RULES_OF:
         from murmurate.programs.roles.subnet_member import MemberRole
 

@@ -233,7 +233,8 @@ class PeerRole:
         """An ordinary one; the value of a loss is looked at only now and then."""
         size = self.workload.batch_size if self.growing is None else self.growing.size
         if (batch := next(self.batches, None)) is None:
-            self.program.end_for(OVER)
+            if self.feed is None:  # a generator ends for a reason of its own
+                self.program.end_for(OVER)
             return
         size = self.feed.samples if self.feed is not None else size
         self.optimizer.zero_grad()

@@ -78,7 +78,6 @@ class MemberRole:
         ours = train.mode == "hub"
         model = workload.model() if ours else _hollow(workload)
         self.optimizer = workload.optimizer(model)
-        self.rates = RateSchedule(self.optimizer, train.recipe)
         example = None if ours else example_of(workload, model)
         share = share_of(self.config, workload)
         self.batches = rounds(workload, share, program.say, again=lambda: True)
@@ -114,6 +113,7 @@ class MemberRole:
         more = f", figures at http://{page}/metrics" if page is not None else ""
         what = f"by rule {member.rule}" if ours else f"{member.share:.1%} of the model"
         program.announce(f"{member.name} trains {what}{more}")
+        self.rates = RateSchedule(self.optimizer, train.recipe)
         self.slowed = SlowedSteps(train.slow_s, node.seed, member.name, program.nap)
         self.tells_each = ours and HUB_RULES[member.rule].central
         self.began = time.monotonic()
