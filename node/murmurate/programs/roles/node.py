@@ -266,8 +266,13 @@ class PeerRole:
 
     def progress(self, now: float) -> None:
         """The loss, and a line for people."""
-        self.swarm.log(loss=self.loss.mean())
+        self._log_loss()
         self.lines.look(now, self.swarm, self.samples)
+
+    def _log_loss(self) -> None:
+        """A node that waits for its first batch has none: that is no loss that is no number."""
+        if self.loss.known:
+            self.swarm.log(loss=self.loss.mean())
 
     def _follow_recipe(self, trained_s: float) -> None:
         """Rate and batch size of the part of the budget that the whole swarm has spent."""
@@ -301,7 +306,7 @@ class PeerRole:
         from murmurate.workloads.measuring import measured
 
         began, swarm = time.monotonic(), self.swarm
-        swarm.log(loss=self.loss.mean())
+        self._log_loss()
         found = measured(self.workload, self.model, validation=validation)
         figures = named(found, validation=validation)
         swarm.log(**figures, accuracy_of=None if validation else found.accuracy_of)
@@ -332,7 +337,7 @@ class PeerRole:
     def end(self) -> Outcome:
         """All that was made reaches the others; then what it came to."""
         swarm, reason, files = self.swarm, self.program.stop.reason, self.config.report
-        swarm.log(loss=self.loss.mean())
+        self._log_loss()
         self.program.tell("progress")
         if self.feed is not None:
             self.feed.close()

@@ -151,14 +151,18 @@ class MemberRole:
     def progress(self, now: float) -> None:
         """Cores, the loss, and a line for people."""
         self.threads.look(now)
-        self.member.log(loss=self.loss.mean())
+        self._log_loss()
         if self.lines.due(now):
             self.program.say(_line(self.member))
+
+    def _log_loss(self) -> None:
+        if self.loss.known:
+            self.member.log(loss=self.loss.mean())
 
     def end(self) -> Outcome:
         """The last push is in, if the coordinator wants it."""
         member = self.member
-        member.log(loss=self.loss.mean())
+        self._log_loss()
         self.program.tell("progress")
         settled = bool(member.stopped) or member.settle(LEAVE_S)
         row = self.row()
