@@ -80,6 +80,7 @@ class PeerRole:
         self.loss = TrainingLoss()
         self.feed: Feed | None = None
         self.trajectory: Trajectory | None = None
+        self.precision_of: tuple[float, ...] = ()
         self.cc_ratio = math.nan
         self.rates: RateSchedule | None = None
         self.growing: GrowingBatches | None = None
@@ -310,6 +311,8 @@ class PeerRole:
         found = measured(self.workload, self.model, validation=validation)
         figures = named(found, validation=validation)
         swarm.log(**figures, accuracy_of=None if validation else found.accuracy_of)
+        if not validation:
+            self.precision_of = found.precision_of
         progress = swarm.progress()
         told = {key: report.number(each) for key, each in figures.items()}
         told["loss"] = report.number(progress.loss)
@@ -383,7 +386,7 @@ class PeerRole:
         progress = swarm.progress()
         waited_s = self.waited_s + self.budget.waited_s
         row = report.node_row(replace(progress, wait_s=progress.wait_s + waited_s))
-        row["accuracy_by_class"] = [report.number(each) for each in swarm.accuracy_of]
+        row |= report.by_class(swarm.accuracy_of, self.precision_of)
         row["cc_ratio"] = report.number(self.cc_ratio)
         row["delay_updates"], row["overtaken_updates"] = swarm.delays
         row["warnings"] = report.warnings_json(swarm.warnings)  # also those that are over

@@ -347,6 +347,12 @@ class GossipWorld:
                 return node.figures
         return None
 
+    def weights(self) -> tuple[str, Layout, torch.Tensor] | None:
+        for name, node in self.nodes.items():
+            if node.figures.state in ("training", "done"):
+                return name, node.layout, node.peer.replica.weights
+        return None
+
     def news(self) -> list[str]:
         said, self.said = self.said, []
         warnings, self.warnings = self.warnings, []
