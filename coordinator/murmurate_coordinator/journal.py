@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import torch
 
 from murmurate.core.partition.structure import Structure
-from murmurate.edge.net.generator_batch import as_bytes, swapped
+from murmurate.edge.net.batch_values import as_bytes, swapped
 from murmurate.edge.net.subnet_values import dtype_of
 from murmurate_coordinator.solvers.effects import Effect, MemberPush, PushAccepted
 from murmurate_coordinator.solvers.protocol import Capacity, Json, Solver

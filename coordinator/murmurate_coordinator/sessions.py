@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from murmurate.core.batches.dealer import Take
 from murmurate.core.figures.learning import Learning
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.staleness import Summary
@@ -354,6 +355,12 @@ class Sessions:
         if seat.revoked and moved and not self.stopping:
             self._again(seat, now)
 
+    def take(self, name: str, stream: int, take: Take, now: float) -> None:
+        """What one who takes batches has and needs."""
+        seat = self.members.at(name, stream)
+        if seat is not None:
+            self._carry_out(self.solver.take(name, take, now), now)
+
     # -- time ------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -375,6 +382,9 @@ class Sessions:
         for name in [name for name, until in self._vacant_until.items() if now >= until]:
             del self._vacant_until[name]
             self.solver.vacate(name)
+        self._carry_out(self.solver.tick(now), now)
+        if wrong := self.solver.wrong():
+            self.lines.warnings.append(wrong)
         if now >= self._advise_at and not self.stopping:  # at the end all fall silent
             self._advise_at = now + ADVISE_S
             self.lines.warnings += [advice.sentence for advice in self._advice(now)]

@@ -100,12 +100,12 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
     gossips = values.get("train.mode", "gossip") == "gossip"
     if gossips and (what := strength_problem(rule, values.get("train.strength"))):
         wrong("train.strength", what)
-    if "train.generator" in values and values.get("node.role") == "generator":
-        wrong("train.generator", "none: a generator makes its batches itself")
+    if values.get("node.role") == "generator":
+        wrong("node.role", "peer; batches are dealt by: murmurate coordinator --mode batches")
     if "train.generator" in values and mixes_weights(rule):
         wrong(
             "train.generator",
-            "not with rule average: what becomes of a batch is seen in the clocks of updates",
+            "not with rule average: an update says which batches are in it, shared weights do not",
         )
     on_the_way = ("train.schedule", "train.warmup", "train.batch_warmup")
     for path in on_the_way if "train.generator" in values else ():

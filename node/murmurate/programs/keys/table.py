@@ -73,7 +73,9 @@ class NodeConfig:
     """Who this node is, and whom it knows."""
 
     name: str | None = key(SHORT_NAME, None, "name in the swarm", NODE, unset="host and process id")
-    role: str = key(one_of(ROLES), "peer", "peer, or generator: deals batches, has no model", NODE)
+    role: str = key(
+        one_of(ROLES), "peer", "peer (a generator is: murmurate coordinator --mode batches)", NODE
+    )
     run: str = key(
         SHORT_NAME, "murmurate", "of the training; peers of another are refused", NODE | Role.UP
     )
@@ -187,7 +189,7 @@ class TrainConfig:
         whole(1),
         None,
         "end when the whole swarm has seen so many",
-        SPENT | Role.GENERATOR | BOTH,
+        SPENT | BOTH,
         unset="no limit",
     )
     seconds: float | None = key(SECONDS, None, "end after so long", NODE | BOTH, unset="no limit")
