@@ -111,7 +111,7 @@ class TrainConfig:
     mode: str = "gossip"
     group: int | None = None
     topology: str = "full"
-    codec: str = "fp32"
+    codec: str = "auto"
     slow_s: Slowness = field(default_factory=Slowness)
     generator: str | None = None
     own_samples: int | None = None
@@ -280,7 +280,7 @@ KEYS = (
     Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
     Key("train", "group", WHOLE, whole(1), GROUP_HELP),
     Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
-    Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
+    Key("train", "codec", TEXT, is_codec, "how updates are sent: auto, fp32, bf16, int8 or topk"),
     Key("train", "slow_s", SLOW, is_slowness, SLOW_HELP),
     Key("train", "generator", ADDRESS, is_generator, "take batches from there, not from own data"),
     Key("train", "own_samples", WHOLE, whole(1), OWN_SAMPLES_HELP),
@@ -373,7 +373,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
     found += _subnets(values, given)
     found += _in_step(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
-    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
+    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "auto")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
     if what := data_problem(rule, values.get("train.peers_data", DATA[0])):
         wrong("train.peers_data", what)
@@ -515,9 +515,10 @@ def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]
             "train.own_samples",
         )
         found |= {path: no for path in (*absent, "report.audit") if path in values}
-        for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
-            if values.get(path, only) != only:
-                found[path] = f"{only} with mode {mode}"
+        if values.get("train.topology", "full") != "full":
+            found["train.topology"] = f"full with mode {mode}"
+        if not parse_codec(values.get("train.codec", "auto")).plain:
+            found["train.codec"] = f"fp32 with mode {mode}"
     if "train.group" in values and rule not in (HIERARCHICAL, GROUPS):
         found["train.group"] = "only with mode allreduce and rule hierarchical or groups"
     problems = []
