@@ -18,7 +18,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +27,8 @@ import torch
 
 from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.sources import Keeping
-from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.hub_settings import HubSettings
+from murmurate.core.values.member_half import FREELY, RULES_OF
 from murmurate.edge.net.http import Pages
 from murmurate.edge.net.subnet_values import structure_digest
 from murmurate.edge.runtime.malloc import keep_memory
@@ -35,14 +36,17 @@ from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
+from murmurate.training.recipes import PARTS, factors
 from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 from murmurate_coordinator import figures
+from murmurate_coordinator.batch_maker import BatchMaker
 from murmurate_coordinator.checkpoint import SavedSolver, restore, save
 from murmurate_coordinator.checkpointer import MODEL, CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
 from murmurate_coordinator.journal import BYTES_MAX, Journal, JournaledSolver
+from murmurate_coordinator.names import BATCHES
 from murmurate_coordinator.own_member import OwnMember
 from murmurate_coordinator.pages import ServedModel, coordinator_pages
 from murmurate_coordinator.service import CoordinatorService
@@ -63,7 +67,9 @@ OWN_S = 3.0
 LIVES = 1_000_000
 STOPPED = "stopped"
 """By `murmurate stop`."""
-FINAL = ("samples", "seconds", STOPPED)
+DIVERGED = "diverged"
+"""The weights are no numbers any more, and never will be."""
+FINAL = ("samples", "seconds", STOPPED, DIVERGED)
 """Why a run ends; whatever else ends this process, the run goes on from its checkpoint."""
 
 
@@ -94,11 +100,16 @@ class CoordinatorProgram:
         self.curves = Curves()
         self.instance = secrets.token_hex(8)
         self.credentials = own_credentials()
+        self.whole: WholeModel | BatchMaker
         self.keeper: CoordinatorKeeper | None = None
         self.journal: Journal | None = None
         """Mode hub, with a folder: what came since the last checkpoint."""
         self.own: OwnMember | None = None
         self.samples = config.train.samples
+        self._factors = factors(config.train.recipe) if config.train.recipe.changes else None
+        """Of the rate, by thousandths of the budget; None: it does not change."""
+        self._factor = 1.0
+        """What the solver was told."""
         self.before_s = 0.0
         self.began: float | None = None
         """When the first plan was made."""
@@ -110,11 +121,13 @@ class CoordinatorProgram:
     async def run(self) -> None:
         keep_memory()
         torch.set_num_threads(self.config.coordinator.threads or torch.get_num_threads())
-        self.whole = WholeModel(self.config)
+        batches = self.config.train.mode == BATCHES
+        self.whole = BatchMaker(self.config) if batches else WholeModel(self.config)
         self.served = ServedModel(self._packed, lambda: self.centre.solver.totals.pushes)
         self.emit("ready", samples=self.whole.workload.samples)
         try:
             self._begin()
+            self.whole.begin(self.centre.solver, self.samples, opened=self.launcher is None)
             await self._serve()
         finally:
             if self.journal is not None:
@@ -128,12 +141,12 @@ class CoordinatorProgram:
         """New, or as the last checkpoint says."""
         it, train, kept = self.config.coordinator, self.config.train, self.config.checkpoint
         rng = np.random.default_rng(it.seed)
-        rules = RULES_OF[train.mode]
+        half = RULES_OF[train.mode][train.rule] if train.mode in RULES_OF else FREELY
         settings: dict[str, Any] = {
-            "steps": train.every or (1 if rules[train.rule].central else 10),
+            "steps": train.every or (1 if half.central else 10),
             "founders": it.founders,
             "mode": train.mode,
-            "settings": replace(self.config.hub, lr=self.whole.workload.lr),
+            "settings": HubSettings(lr=self.whole.workload.lr, **self.config.hub.given),
         }
         saved: SavedSolver | None = None
         if kept.dir is not None:
@@ -207,6 +220,10 @@ class CoordinatorProgram:
             credentials=self.credentials,
         )
         self.pages = self._pages()
+        self.centre.spent = self._spent(time.monotonic())
+        if self._factors is not None:  # before the first push
+            self._factor = self._rate_factor()
+            self.centre.solver.at_rate(self._factor)
         if self.keeper is not None and not await self._keep(first=True):
             raise CheckpointError(f"{self.config.checkpoint.dir}: cannot be written")
         await service.start()
@@ -253,9 +270,13 @@ class CoordinatorProgram:
             if self.samples is not None and totals.samples >= self.samples:
                 stop.reason = "samples"
             elif train.seconds is not None and self.trained_s(now) >= train.seconds:
-                stop.reason = "seconds"
+                if await self.service.own(self.centre.solver.close):
+                    stop.reason = "seconds"
+            elif self.centre.hopeless:
+                stop.reason = DIVERGED
             elif self.launcher is not None and self.launcher.gone:
                 stop.reason = "the launcher is gone"
+            await self._follow_schedule(now)
             if now >= refresh_at:
                 await self.service.own(self._refresh, now)
                 self.served.forget(now)
@@ -264,8 +285,28 @@ class CoordinatorProgram:
                 await self._tell("progress")
                 tell_at = now + TELL_S
             self._keep_when_due(now)
-            if self._evaluating is None and self._evaluations.due(now) and self.began is not None:
+            if not self.whole.evaluates or self.began is None:
+                continue
+            if self._evaluating is None and self._evaluations.due(now):
                 self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
+
+    async def _follow_schedule(self, now: float) -> None:
+        """Members hear how far the run is; a hub that makes the steps follows by itself."""
+        self.centre.spent = self._spent(now)
+        factor = self._rate_factor()
+        if factor != self._factor:
+            self._factor = factor
+            await self.service.own(self.centre.solver.at_rate, factor)
+
+    def _spent(self, now: float) -> float:
+        """The part of the budget, whichever ends first."""
+        seconds, samples = self.config.train.seconds, self.centre.solver.totals.samples
+        by_samples = samples / self.samples if self.samples else 0.0
+        by_time = self.trained_s(now) / seconds if seconds else 0.0
+        return min(1.0, max(by_samples, by_time))
+
+    def _rate_factor(self) -> float:
+        return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
 
     def _keep_when_due(self, now: float) -> None:
         keeper, solver = self.keeper, self.centre.solver
@@ -283,8 +324,13 @@ class CoordinatorProgram:
         """A budget that was not in the options comes with go."""
         line = (self.launcher.next() or "") if self.launcher is not None else ""
         words = line.split()
-        if self.samples is None and words[:1] == ["go"] and words[-1].isdecimal():
-            self.samples = int(words[-1])
+        if words[:1] == ["go"]:
+            if self.samples is None and words[-1].isdecimal():
+                self.samples = int(words[-1])
+            self.service.post(partial(self._go, self.samples))
+
+    def _go(self, samples: int | None) -> None:
+        self.whole.begin(self.centre.solver, samples, opened=True)
 
     def _stop_run(self) -> None:
         """The word of `murmurate stop`."""
@@ -356,13 +402,11 @@ class CoordinatorProgram:
                 await task
         if self.keeper is not None and reason == STOPPED:
             await asyncio.to_thread(self.keeper.mark_ended, reason)
-        whole = await self._conclude(wall_s, reason, keep=self.keeper is not None)
+        keep = self.keeper is not None and reason != DIVERGED  # those of before are worth more
+        whole = await self._conclude(wall_s, reason, keep=keep)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
-        self._say(
-            f"ends ({reason}): {whole['samples']:,} samples in {whole['pushes']:,} pushes,"
-            f" {whole['plans']:,} plans{accuracy}"
-        )
+        self._say(f"ends ({reason}): {self.centre.solver.told()}{accuracy}")
 
     async def _conclude(
         self, wall_s: float, reason: str, *, evaluate: bool = True, keep: bool = False
@@ -371,7 +415,7 @@ class CoordinatorProgram:
         service, centre = self.service, self.centre
         await service.own(self._refresh, time.monotonic())
         plain, served = await service.own(self._weights)
-        if evaluate:
+        if evaluate and self.whole.evaluates:
             self.around.plain = await asyncio.to_thread(self.whole.evaluated, plain)
             if self.validates:
                 await self._evaluate(validation=True)
@@ -452,7 +496,12 @@ class CoordinatorProgram:
     async def _keep(self, *, first: bool = False) -> bool:
         assert self.keeper is not None
         saved, model = self._saved() if first else await self.service.own(self._saved)
-        return await asyncio.to_thread(self.keeper.put, saved, model)
+        done = await asyncio.to_thread(self.keeper.put, saved, model)
+        if done and first:
+            self.centre.solver.kept(saved.about)
+        elif done:
+            await self.service.own(self.centre.solver.kept, saved.about)
+        return done
 
     @property
     def validates(self) -> bool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from murmurate.core.batches.dealer import Take
+from murmurate.core.figures.learning import Learning
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.staleness import Summary
 from murmurate.core.values.member_half import PushPace
@@ -23,7 +25,15 @@ from murmurate.errors import (
     RemoteProtocolError,
     SchemaMismatch,
 )
-from murmurate_coordinator.members import GRACE_S, RESTART_S, VACANT_S, Members, Seat
+from murmurate_coordinator.members import (
+    GRACE_S,
+    RESTART_S,
+    VACANT_S,
+    Members,
+    MemberTally,
+    Seat,
+    fruitless_most,
+)
 from murmurate_coordinator.session_words import Coming, Lines, NoRoom, Out, not_taken, said
 from murmurate_coordinator.solvers.effects import (
     Effect,
@@ -54,9 +64,16 @@ class Sessions:
         self.out: list[Out] = []
         """What is to be sent, in order; whoever sends it takes it away."""
         self.lines = Lines()
+        self.spent = 0.0
+        """The part of the run's budget, as whoever keeps it says."""
         self.stopping = ""
         """Why it ends."""
         self.staleness = Summary()
+        self.learning = Learning()
+        """How the model learns, by the losses that its members tell."""
+        self._cautioned = False
+        self._fruitless = 0
+        """Pushes of numbers that are none, since the last one that was taken."""
         self.late = 0
         """Leases that were revoked because their owner was gone or frozen."""
         self._instance = instance
@@ -235,6 +252,7 @@ class Sessions:
             return
         assert lease is not None
         assert isinstance(first, PushAccepted)
+        self._fruitless = 0
         self._count(seat, push, head, lease.held, now, first.staleness)
         self._carry_out(effects, now)
 
@@ -254,10 +272,34 @@ class Sessions:
         tally.pushes += 1
         tally.steps += push.steps
         tally.samples += push.samples
-        tally.loss = head.loss
+        self._hear(tally, head.loss)
         seat.trains(self.part(held), push.steps, head.seconds)
         if not seat.width and self.solver.follows_speed:
             self._follow_speeds()
+
+    def _hear(self, tally: MemberTally, loss: float) -> None:
+        """A member's training loss; one that was heard before tells nothing new."""
+        if not math.isnan(loss) and (not tally.losses or loss != tally.losses[-1]):
+            tally.losses.append(loss)
+            if not self._fruitless:
+                self._learns(loss)
+
+    def _learns(self, loss: float) -> None:
+        """Of subnets a loss may well rise when they are dealt anew."""
+        if self.solver.mode != "hub":
+            return
+        learning, instead = self.learning, self.solver.instead
+        learning.summed = bool(instead) and len(self.solver.members) > 1
+        learning.instead = instead
+        learning.note_loss(loss, self.solver.totals.steps)
+        self.lines.warnings += [each.text for each in learning.news()]
+
+    def _caution(self) -> None:
+        """What several members should know, once."""
+        if not self._cautioned and len(self.solver.members) > 1 and self.solver.leases:
+            self._cautioned = True
+            if caution := self.solver.caution:
+                self.lines.warnings.append(caution)
 
     def _follow_speeds(self) -> None:
         speeds = self.members.speeds()
@@ -278,6 +320,8 @@ class Sessions:
         if reason == Reason.OVER and seat.revoked:  # it was frozen, and woke up
             self._again(seat, now)
         elif reason == Reason.NOT_FINITE:  # it will not get well by itself
+            self._fruitless += 1
+            self._learns(math.nan)
             self._carry_out(self.solver.again(seat.name), now)
 
     def _again(self, seat: Seat, now: float) -> None:
@@ -298,10 +342,15 @@ class Sessions:
         seat.told(now, doing.steps)
         tally = self.members.tally(name)
         tally.samples_per_s, tally.wait_s = doing.samples_per_s, doing.wait_s
-        if not math.isnan(doing.loss):
-            tally.loss = doing.loss
+        self._hear(tally, doing.loss)
         if seat.revoked and moved and not self.stopping:
             self._again(seat, now)
+
+    def take(self, name: str, stream: int, take: Take, now: float) -> None:
+        """What one who takes batches has and needs."""
+        seat = self.members.at(name, stream)
+        if seat is not None:
+            self._carry_out(self.solver.take(name, take, now), now)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -324,6 +373,9 @@ class Sessions:
         for name in [name for name, until in self._vacant_until.items() if now >= until]:
             del self._vacant_until[name]
             self.solver.vacate(name)
+        self._carry_out(self.solver.tick(now), now)
+        if wrong := self.solver.wrong():
+            self.lines.warnings.append(wrong)
         if now >= self._advise_at and not self.stopping:  # at the end all fall silent
             self._advise_at = now + ADVISE_S
             self.lines.warnings += [advice.sentence for advice in self._advice(now)]
@@ -352,6 +404,11 @@ class Sessions:
     def awaited(self) -> int:
         """Members that may still push: those that are away for a moment too."""
         return sum(not seat.revoked for seat in self.members.seats.values())
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether all that members still push are numbers that are none: so are the weights."""
+        return self._fruitless >= fruitless_most(len(self.solver.members))
 
     def states(self) -> dict[str, int]:
         """How many members train, wait for units or the others, are away, or silent."""
@@ -390,6 +447,7 @@ class Sessions:
 
     def _carry_out(self, effects: Sequence[Effect], now: float) -> None:
         self._advisor.saw(now, effects)
+        self._caution()
         if self.solver.plan != self._checked:
             self.solver.check()
             self._checked = self.solver.plan
@@ -401,5 +459,5 @@ class Sessions:
                 seat.given(now, self.solver.totals.pushes)
             if not seat.stream or (self.stopping and isinstance(effect, GiveLease)):
                 continue  # at the end nothing new is begun
-            if (out := said(effect, seat, self.structure)) is not None:
+            if (out := said(effect, seat, self.structure, self.spent)) is not None:
                 self.out.append(out)

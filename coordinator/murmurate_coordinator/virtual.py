@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from murmurate.core.figures.learning import Learning
 from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.structure import Structure
@@ -25,6 +26,7 @@ from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.core.partition.whole import whole_structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import Down, MemberHalf
+from murmurate.core.values.recipe import Recipe
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
@@ -33,14 +35,16 @@ from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
+from murmurate.training.recipes import PARTS, RateSchedule, factors
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
-from murmurate_coordinator.members import GRACE_S, VACANT_S
+from murmurate_coordinator.members import GRACE_S, VACANT_S, fruitless_most
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
     MemberPush,
     PushAccepted,
+    Reason,
     Refused,
     Waits,
 )
@@ -87,6 +91,10 @@ class VirtualSetting:
     """After that the coordinator takes one that died for dead."""
     vacant_s: float = VACANT_S
     """So long units of one that is gone are kept for a newcomer, where one partition is kept."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How the rate changes on the way; the optimizer is the workload's."""
+    spent: Callable[[], float] = lambda: 0.0
+    """The part of the budget, if the rate goes by it."""
     push_s: float = 0.0
     """Between two pushes that nobody asked for (`async`): real members take 1 to 2 s."""
 
@@ -135,6 +143,7 @@ class _Trainer:
         self.values = values
         self.subnet: nn.Module | None = None
         self.optimizer: torch.optim.Optimizer | None = None
+        self.rates: RateSchedule | None = None
         self.job: GiveLease | None = None
         self.left: int | None = None
         """Steps until its push; None: as it likes."""
@@ -198,9 +207,16 @@ class VirtualSubnets:
             settings=setting.hub,
         )
         self.advisor = Advisor(self.solver)
+        recipe = setting.recipe
+        self._factors = factors(recipe) if recipe.changes else None
+        self.learning = Learning()
+        self.learning.summed = bool(self.solver.instead) and setting.peers > 1
+        self.learning.instead = self.solver.instead
         self.trainers: dict[str, _Trainer] = {}
         self.refused: dict[str, str] = {}
         """Who got no place, and why."""
+        self.fruitless = 0
+        """Pushes of numbers that are none, since the last one that was taken."""
         self._joined = 0
         self._free_s = 0.0
         """When the coordinator has folded in all that has come so far."""
@@ -297,17 +313,30 @@ class VirtualSubnets:
                 case PushAccepted():
                     figures, pushes = trainer.figures, self.solver.totals.pushes
                     figures.applied += 1
+                    self.fruitless = 0
                     lag = max(0, pushes - 1 - trainer.seen)
                     figures.staleness.add(lag if effect.staleness is None else effect.staleness)
                     trainer.seen = pushes
                     self._send(effect.peer, self._done, trainer, effect)
                 case Refused():
                     trainer.figures.rejected[effect.reason] += 1
+                    self._not_taken(effect)
                     if effect.peer not in self.solver.members and not trainer.gone:
                         self.refused[effect.peer] = effect.sentence
                         trainer.gone = True
                 case Waits():
                     pass
+
+    def _not_taken(self, refused: Refused) -> None:
+        """Numbers that are none will not get well by themselves: as real members do, it begins with
+        the weights of now; unless those are none either."""
+        if refused.reason is not Reason.NOT_FINITE or refused.peer not in self.solver.members:
+            return
+        if self.setting.mode == "hub":
+            self.learning.note_loss(math.nan, self.solver.totals.steps)
+        self.fruitless += 1
+        if self.fruitless < fruitless_most(len(self.solver.members)):
+            self._carry_out(self.solver.again(refused.peer))
 
     def _send(self, peer: str, act: Callable[..., None], *args: object) -> None:
         """From the coordinator."""
@@ -338,9 +367,9 @@ class VirtualSubnets:
             trainer.subnet = cut(self.model, self.structure, give.held)
             load(trainer.subnet, give.values)
             trainer.values.begin(trainer.subnet)
-            trainer.optimizer = self.workload.optimizer(trainer.subnet)
+            optimizer = self._begin_optimizer(trainer, trainer.subnet)
             if self.solver.half.momentum:
-                MemberMomentum(trainer.optimizer, self.solver.half.momentum)
+                MemberMomentum(optimizer, self.solver.half.momentum)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
         trainer.put, trainer.gift = give.version, None
         trainer.left = give.steps
@@ -357,7 +386,12 @@ class VirtualSubnets:
             trainer.values.replace(model, give.values)
         else:
             trainer.values.down(model, give.values)
-            trainer.optimizer = self.workload.optimizer(model)
+            self._begin_optimizer(trainer, model)
+
+    def _begin_optimizer(self, trainer: _Trainer, model: nn.Module) -> torch.optim.Optimizer:
+        trainer.optimizer = optimizer = self.workload.optimizer(model)
+        trainer.rates = RateSchedule(optimizer, self.setting.recipe)
+        return optimizer
 
     def _step_s(self, trainer: _Trainer) -> float:
         step_s = self.setting.step_s
@@ -382,8 +416,12 @@ class VirtualSubnets:
         loss = self.workload.loss(trainer.subnet, next(trainer.batches))
         loss.backward()  # type: ignore[no-untyped-call]
         if not self.solver.half.central:
+            if trainer.rates is not None:
+                trainer.rates.at(self.setting.spent())
             trainer.optimizer.step()
         trainer.loss.add(loss)
+        if self.setting.mode == "hub" and not self.fruitless:
+            self.learning.note_loss(float(loss.detach()), self.solver.totals.steps)
         trainer.figures.samples += self.batch_size
         trainer.steps += 1
         trainer.new_steps += 1
@@ -435,6 +473,9 @@ class VirtualSubnets:
         self.events.at(self._free_s, self._fold, push)
 
     def _fold(self, push: MemberPush) -> None:
+        if self._factors is not None:
+            part = min(1.0, self.setting.spent())
+            self.solver.at_rate(self._factors[int(part * PARTS)])
         self._carry_out(self.solver.push(push))
 
     def _done(self, trainer: _Trainer, accepted: PushAccepted) -> None:

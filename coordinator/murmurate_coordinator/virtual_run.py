@@ -11,6 +11,7 @@ from typing import Any
 
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
+from murmurate.errors import ConfigError
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
 from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
@@ -38,11 +39,18 @@ class CentredWorld:
             delays_s=task.delays_s,
             seed=task.seed,
             split=task.split,
+            step_s=task.paces() if task.slow_s else None,
+            recipe=task.recipe,
+            spent=lambda: task.part(self.samples(), self.events.time),
         )
+        if task.recipe.batch_warmup:
+            raise ConfigError(f"batch_warmup: not with mode {task.mode}: batches stay as they are")
         self.world = VirtualSubnets(task.workload, setting)
         self.events = self.world.events
         self.validates = task.validates
-        self.coordinator = Figures(COORDINATOR, role=COORDINATOR)
+        self.coordinator = Figures(COORDINATOR, role=COORDINATOR, learning=self.world.learning)
+        caution = self.world.solver.caution if task.nodes > 1 else ""
+        self._cautions = [caution] if caution else []
         # Told now, not by a member that is refused later: more nodes than units.
         members = {
             name: Capacity(speed=task.widths.get(name, 1.0), memory_bytes=task.memory_bytes)
@@ -83,10 +91,12 @@ class CentredWorld:
         self.world.trainers[name].figures.state = "killed"
 
     def news(self) -> list[str]:
+        said, self._cautions = self._cautions, []
+        said += [each.text for each in self.world.learning.news()]
         refused = [f"{name} gets nothing: {why}" for name, why in self.world.refused.items()]
         self.world.refused.clear()
         new = self.world.advisor.news(self.events.time)
-        return refused + [advice.sentence for advice in new]
+        return said + refused + [advice.sentence for advice in new]
 
     def evaluate(self, *, validation: bool = False) -> Figures:
         """The whole model, with zeros where nobody ever trained."""

@@ -18,6 +18,7 @@ from murmurate.workloads import Evaluation
 from murmurate.workloads.measuring import measured
 from murmurate_coordinator.checkpointer import tied_names, write_model
 from murmurate_coordinator.config import CoordinatorConfig
+from murmurate_coordinator.solvers.protocol import Solver
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -25,6 +26,8 @@ Tensors = Mapping[str, torch.Tensor]
 class WholeModel:
     """A workload's model and what can be dealt of it. The module itself is for evaluation; the
     weights that are trained are the solver's."""
+
+    evaluates = True
 
     def __init__(self, config: CoordinatorConfig) -> None:
         """ConfigError: there is no such workload, or nothing of it can be dealt."""
@@ -49,6 +52,9 @@ class WholeModel:
             why = "; ".join(f"{name}: {text}" for name, text in self.structure.reasons.items())
             raise ConfigError(f"workload {train.workload}: none of its axes can be split ({why})")
         self.tied = tied_names(self.module)
+
+    def begin(self, solver: Solver, samples: int | None, *, opened: bool) -> None:
+        """Nothing of it is asked for by the solver."""
 
     @property
     def first_weights(self) -> Tensors:

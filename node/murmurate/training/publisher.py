@@ -179,19 +179,9 @@ class Publisher:
         if self._rhythm is not None:
             self._rhythm.stepped(seconds)
 
-    def _links_have_room(self) -> bool:
-        """Whether the links would take one more update such as the last one."""
-        if self._encoder is not None:
-            nbytes = self._coded_bytes
-        elif self.in_turns:
-            nbytes = spans.turn_bytes(self._layout.size)
-        else:
-            nbytes = self._layout.nbytes
-        return self._background.has_room(nbytes, fresh=True)
-
     def publish_if_due(self) -> None:
         """Publish once there are as many steps as an update is of, and room for it."""
-        self._coding.stepped(self._background.members_live(), self._links_have_room)
+        self._coding.stepped(self._background.members_live(), self._background.under_way)
         if self.unpublished >= self.every and self.has_room():
             began = time.thread_time()
             self.publish()
@@ -291,11 +281,13 @@ class Publisher:
         self.unpublished = 0
         try:
             seconds = time.monotonic() - started
-            self._background.commit(update, context, seconds, max(1, steps // self.every))
+            worth = max(1, steps // self.every)
+            batches = self.source.batches() if self.source is not None else ()
+            self._background.commit(update, context, seconds, worth, batches)
         except LocalProtocolError as error:
             self._undo(error)
             return False
-        self._coding.sent()
+        self._coding.sent(self._background.life().seq)
         self._rule.applied(update[0] if isinstance(update, tuple) else update, own=True)
         if self.source is not None:
             self.source.published()

@@ -38,6 +38,12 @@ from murmurate_coordinator.solvers.leases import LeasedSolver, Values
 from murmurate_coordinator.solvers.protocol import Capacity, Json, Lease
 from murmurate_coordinator.solvers.subnets.plan import check_memory
 
+IN_TURN = {
+    True: "take rule sync, or k-of-n with K = n, with which one member's rate suits all",
+    False: "take rule fedavg-async, or fedbuff with K = n, with which one member's rate suits all",
+}
+"""By whether the hub decides what a step does: what does not add up everybody's steps."""
+
 
 class HubSolver(LeasedSolver):
     """Weights with a version, and members that hold all of them."""
@@ -57,6 +63,8 @@ class HubSolver(LeasedSolver):
             half = pipelined(half)
         self.half = half
         self.books = Books()
+        self._rate = 1.0
+        """What the learning rate is multiplied by now."""
         self._told = 0
         """The newest version that was given to everybody (pipelined)."""
         self._copy: dict[str, torch.Tensor] | None = None
@@ -73,6 +81,27 @@ class HubSolver(LeasedSolver):
         """Whether one that has pushed is given weights now."""
         del lease
         return True
+
+    def _adds_up(self) -> str:
+        """What it does by which members move the weights further the more of them there are; empty:
+        they do not."""
+        return ""
+
+    @property
+    def instead(self) -> str:
+        return IN_TURN[self.half.central] if self._adds_up() else ""
+
+    @property
+    def caution(self) -> str:
+        adds = self._adds_up()
+        if not adds:
+            return ""
+        times = "n / K" if self.settings.gradients > 1 else "n"
+        return (
+            f"rule '{self.rule}' {adds}: n members move the weights {times} times as far as one"
+            " does, by what is up to n updates old, so the learning rate must be right for that:"
+            f" divide it by {times}, or {self.instead} (docs/hub.md)"
+        )
 
     # -- the version -------------------------------------------------------------------------------
 
@@ -208,8 +237,11 @@ class HubSolver(LeasedSolver):
     # -- gradients ---------------------------------------------------------------------------------
 
     def _step(self, gradient: Values, scale: float) -> None:
-        """w -= lr · scale · gradient."""
-        self._add(gradient, -self.settings.lr * scale)
+        """w -= lr · scale · gradient; lr follows the schedule."""
+        self._add(gradient, -self.settings.lr * self._rate * scale)
+
+    def at_rate(self, factor: float) -> None:
+        self._rate = factor
 
     def _add(self, change: Values, scale: float) -> None:
         """w += scale · change. Buffers are counted, not trained: of those that are numbers the
@@ -230,6 +262,7 @@ class HubSolver(LeasedSolver):
         super()._save(tensors, about)
         about["bases"] = [lease.base for lease in self.leases.values()]
         about["told"] = self._told
+        about["rate"] = self._rate
         about["books"] = self.books.memory()
         about["protocol"] = self.settings.protocol
 
@@ -242,4 +275,5 @@ class HubSolver(LeasedSolver):
         for lease, base in zip(self.leases.values(), about["bases"], strict=True):
             lease.base = int(base)
         self._told = int(about["told"])
+        self._rate = float(about.get("rate", 1.0))
         self.books.remember(about["books"])

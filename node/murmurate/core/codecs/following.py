@@ -26,12 +26,12 @@ FORMS = (
 CAUTIOUS = 3
 """With this one the first update leaves that anybody may get."""
 STEPS_SHORT = 4
-"""In more bytes an update goes when by its bytes its links would take it in so many steps."""
+"""In more bytes an update goes when, by its bytes, it would be with the others in so many steps."""
 STEPS_LONG = 8
-"""One that takes longer goes in fewer: an update of many steps costs learning more than its few
-bytes do."""
+"""One whose bytes take longer goes in fewer: an update of many steps costs learning more than the
+numbers do that it leaves for the next."""
 TRIES_FIRST, TRIES_LAST = 16, 4096
-"""Updates after which more bytes are tried all the same, for the time may not have been that of
+"""Updates after which more bytes are tried all the same, for not all of the time need be that of
 bytes; and after which again, when they did take too long, twice as many each time."""
 SMALL_BYTES = 64 << 10
 """A model of so many bytes goes as it is: an update of it passes between two steps."""
@@ -44,11 +44,11 @@ class Coding(Protocol):
     def encoder(self) -> Encoder | None:
         """For the next update; None: numbers as they are."""
 
-    def stepped(self, members: int, has_room: Callable[[], bool]) -> None:
-        """A local step was made, with so many members, this node included. `has_room`: whether
-        links would take one more update such as the last."""
+    def stepped(self, members: int, under_way: Callable[[int], bool]) -> None:
+        """A local step was made, with so many members, this node included. `under_way`: whether an
+        update of mine, by its number, is still to get to most of those it is sent to."""
 
-    def sent(self) -> None:
+    def sent(self, number: int) -> None:
         """An update was handed over."""
 
 
@@ -58,15 +58,20 @@ class OneCodec:
     def __init__(self, encoder: Encoder | None = None) -> None:
         self.encoder = encoder
 
-    def stepped(self, members: int, has_room: Callable[[], bool]) -> None:
+    def stepped(self, members: int, under_way: Callable[[int], bool]) -> None:
         pass
 
-    def sent(self) -> None:
+    def sent(self, number: int) -> None:
         pass
 
 
 class CodecOfLink:
-    """As many bytes as the links take in a few steps, and no fewer."""
+    """As many bytes as are with the others in a few steps, and no fewer.
+
+    What an update takes is its bytes over the width of a link, and a time that is the same for all:
+    a long way, a peer that folds in now and then. What the same links take for fewer bytes is as
+    near to that time as is known.
+    """
 
     def __init__(self, size: int) -> None:
         """`size`: of the model, in numbers of 4 bytes."""
@@ -75,54 +80,60 @@ class CodecOfLink:
         self._forms = [None if form.plain else Encoder(form, size) for form, _ in forms]
         self._cautious = self._at = min(CAUTIOUS, len(forms) - 1)
         self._alone = True
-        self._steps: int | None = None
-        """Since the last update was handed over; None: its links have had room since."""
-        self._tried = False
-        """Whether the last update was the first in more bytes than before."""
+        self._watched: tuple[int, int] | None = None
+        """The number of an update that is watched on its way, and the form it is in."""
+        self._steps = 0
+        """Since then."""
+        self._took: dict[int, int] = {}
+        """Steps to the others, of each form when it was last watched."""
         self._tries_in = self._tries_after = TRIES_FIRST
 
     @property
     def encoder(self) -> Encoder | None:
         return None if self._alone else self._forms[self._at]
 
-    def stepped(self, members: int, has_room: Callable[[], bool]) -> None:
+    def stepped(self, members: int, under_way: Callable[[int], bool]) -> None:
         """Who is alone loses nothing to a codec. When others come, what their links take is not
         known: the first update must not be one that blocks them for long."""
         if self._alone and members > 1:
-            self._at, self._tried = self._cautious, False
+            self._at, self._watched = self._cautious, None
+            self._took.clear()
         self._alone = members < 2
-        if self._steps is None:
+        if self._watched is None:
             return
         self._steps += 1
-        if has_room():
-            self._took(self._steps)
-            self._steps = None
+        number, form = self._watched
+        if not under_way(number):
+            self._watched = None
+            self._arrived(form, self._steps)
 
-    def sent(self) -> None:
+    def sent(self, number: int) -> None:
         self._tries_in = max(0, self._tries_in - 1)
-        self._steps = None if self._alone else 0
+        if self._watched is None and not self._alone:
+            self._watched, self._steps = (number, self._at), 0
 
-    def _took(self, steps: int) -> None:
-        """The last update's links had room again after so many steps."""
-        if steps > STEPS_LONG:
-            if self._tried:
-                self._tries_after = min(2 * self._tries_after, TRIES_LAST)
-            self._tried, self._tries_in = False, self._tries_after
-            self._narrow(steps)
+    def _arrived(self, form: int, steps: int) -> None:
+        """An update in this form was with the others after so many steps."""
+        self._took[form] = steps
+        if form != self._at:
             return
-        if self._tried:
-            self._tried, self._tries_after = False, TRIES_FIRST
-        if not self._at:
-            return
-        fits = steps * self._bytes[self._at - 1] <= STEPS_SHORT * self._bytes[self._at]
-        if fits or not self._tries_in:
-            self._at -= 1
-            self._tried, self._tries_in = True, self._tries_after
+        narrower = [took for other, took in self._took.items() if other > form]
+        of_bytes = max(0, steps - min(narrower, default=0))
+        if of_bytes > STEPS_LONG and form + 1 < len(self._forms):
+            self._narrow(of_bytes)
+        elif form:
+            more = self._bytes[form - 1] / self._bytes[form]
+            if of_bytes * more <= STEPS_SHORT or not self._tries_in:
+                self._at -= 1
+                self._tries_in = self._tries_after
 
-    def _narrow(self, steps: int) -> None:
-        """Fewer bytes: as many fewer as make the wait short, if all of it is bytes."""
+    def _narrow(self, of_bytes: int) -> None:
+        """Fewer bytes: as many fewer as make the wait short."""
         taken = self._bytes[self._at]
+        if self._at + 1 in self._took:  # it came from there, and goes back
+            self._tries_after = min(2 * self._tries_after, TRIES_LAST)
+        self._tries_in = self._tries_after
         while self._at + 1 < len(self._forms):
             self._at += 1
-            if steps * self._bytes[self._at] / taken <= STEPS_LONG:
+            if of_bytes * self._bytes[self._at] / taken <= STEPS_LONG:
                 return

@@ -25,9 +25,9 @@ from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.synchronous.rules import ALLREDUCE, HOGWILD
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.runtime.malloc import keep_memory
-from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import Config
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
 from murmurate.programs.roles.progress_lines import ProgressLines, alive
@@ -106,11 +106,6 @@ class _Node:
 
     def run(self) -> None:
         keep_memory()
-        if self.config.node.role == "generator":
-            from murmurate.programs.roles import generator
-
-            generator.serve(self)
-            return
         # Until all is loaded nothing is garbage; looking for it takes 13 % of a start (measured).
         gc.disable()
         try:
@@ -295,7 +290,8 @@ class _Node:
             if self.growing is not None:
                 size = self.growing.size
             if (batch := next(batches, None)) is None:
-                stop.reason = OVER
+                if self.feed is None:  # a generator ends for a reason of its own
+                    stop.reason = OVER
                 break
             size = self.feed.samples if self.feed is not None else size
             optimizer.zero_grad()

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from murmurate.core.figures.training_loss import TrainingLoss
-from murmurate.programs.keys.config import Config
+from murmurate.core.values.member_half import HUB_RULES
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import Config
 from murmurate.programs.roles.progress_lines import ProgressLines, line
 from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
 from murmurate.programs.roles.slowed import SlowedSteps
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from murmurate.training.member import Member
+    from murmurate.training.recipes import RateSchedule
     from murmurate.workloads import Workload
 
 LOOK_S = 0.02
@@ -74,6 +76,7 @@ class _Subnets:
         from murmurate.errors import PeerUnavailable
         from murmurate.programs.cli.partition import example_of
         from murmurate.training.member import Member
+        from murmurate.training.recipes import RateSchedule
 
         node, train, ist = self.config.node, self.config.train, self.config.ist
         self.threads = ThreadShare(node.threads, self._say)
@@ -140,7 +143,8 @@ class _Subnets:
             gc.freeze()
             gc.enable()
             self.began = time.monotonic()
-            self._train(member, workload, optimizer, batches)
+            rates = RateSchedule(optimizer, train.recipe)
+            self._train(member, workload, optimizer, batches, rates)
             self._end(member)
 
     def _train(
@@ -149,19 +153,25 @@ class _Subnets:
         workload: Workload,
         optimizer: torch.optim.Optimizer,
         batches: Iterator[tuple[torch.Tensor, ...]],
+        rates: RateSchedule,
     ) -> None:
         """An ordinary loop; the value of a loss is looked at only now and then."""
         train, seed = self.config.train, self.config.node.seed
         slowed = SlowedSteps(train.slow_s, seed, member.name, self._sleep)
         look_at = 0.0
+        # The gradient of each step goes to the hub, and its loss with it: nothing is fetched early.
+        told = train.mode == "hub" and HUB_RULES[member.rule].central
         while not self.stop.reason:
             if (batch := next(batches, None)) is None:
                 self.stop.reason = self.stop.reason or OVER
                 self._say(all_there_was(member.samples, None))
                 break
+            rates.at(member.spent)
             optimizer.zero_grad()
             loss = workload.loss(member.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
+            if told:
+                member.log(loss=float(loss.detach()))
             optimizer.step()
             self.loss.add(loss)
             slowed.stepped()

@@ -4,8 +4,9 @@ coordinator's package. Both run on the same clock (`Events`) and network (`Stead
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -131,6 +132,16 @@ class VirtualTraining:
     def step_s(self, name: str) -> float:
         """What a step of this node takes."""
         return self.costs.of_step(self.workload.batch_size) / self.speed(name)
+
+    def paces(self) -> Callable[[str], float]:
+        """Of a node: what its next step takes, with what is waited after it."""
+        chances = {name: random.Random(f"slow/{self.seed}/{name}") for name in self.names}
+
+        def next_step_s(name: str) -> float:
+            step_s = self.step_s(name)
+            return step_s + self.slowness(name).seconds(step_s, chances[name])
+
+        return next_step_s
 
     def fold_s(self, name: str) -> float:
         """What this node takes for a message that it folds in."""
