@@ -30,10 +30,7 @@ class PushDelivery:
     def __init__(self, state: PeerState) -> None:
         self._state = state
         config = state.config
-        self.outbox = Outbox(
-            bytes_max=config.outbox_bytes_max,
-            coalesce=config.coalesce or topology.acyclic(config.topology),
-        )
+        self.outbox = Outbox(bytes_max=config.outbox_bytes_max)
         self.transit = Transit()
         self.pause_s = config.pace_s
         self._taken_at: dict[str, float] = {}

@@ -190,8 +190,7 @@ class TrainingPort:
             likeness.arrived(state.weights)
         with state.lock:
             self._see_level()
-            push = state.peer.prepare(update, context, batches)
-            state.driver.commit(push, time.monotonic())
+            state.driver.publish(update, context, time.monotonic(), batches)
             state.weights = state.peer.replica.weights  # not always the same buffer
             state.tally.publish(compute_s)
             state.outlook.make(time.time())

@@ -19,7 +19,7 @@ from torch import nn
 
 from murmurate.core.codecs.choice import AUTO, Choice
 from murmurate.core.driver import Driver, Life, NoDisk, Ports
-from murmurate.core.gossip.config import PeerConfig
+from murmurate.core.gossip.config import COMPANY_MAX, PeerConfig
 from murmurate.core.gossip.protocol import GossipPeer
 from murmurate.core.gossip.ways import WAYS, data_problem, strength_problem
 from murmurate.core.layout import Layout
@@ -46,8 +46,6 @@ TICK_S = 0.1
 BUFFER_BYTES = 64 << 20
 SETTLE_TICKS = 2000
 """So long the last updates have to arrive everywhere."""
-COMPANY_MAX = 16
-"""As a process has it (`edge.runtime.lives`): so many updates may wait for every link."""
 LEAVE_S = 5.0
 """As a process has it: one that leaves stays so long, on its own clock, for those who lack what it
 has."""
@@ -181,14 +179,12 @@ class GossipWorld:
         return PeerConfig(
             topology=self.task.topology,
             waiting_max=COMPANY_MAX,
-            coalesce=True,
             # Comparing clocks costs a peer as much as there are others, and nothing is lost here.
             digest_interval_s=max(0.5, self.task.nodes / 16),
             snapshot_wait_s=max(2.0, 4 * self.model_s / self.tempo),
             log_bytes_max=max(BUFFER_BYTES, nbytes),
             # All peers are in this process: what one keeps of another's is the same memory.
             store_bytes_max=BUFFER_BYTES // 2,
-            prune_applied=True,
             strength=self._strength(),
         )
 
@@ -355,6 +351,12 @@ class GossipWorld:
                 found = measured(self.task.workload, model, validation=validation)
                 node.figures.evaluated(found, validation=validation)
                 return node.figures
+        return None
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor] | None:
+        for name, node in self.nodes.items():
+            if node.figures.state in ("training", "done"):
+                return name, node.layout, node.peer.replica.weights
         return None
 
     def news(self) -> list[str]:

@@ -113,7 +113,7 @@ class VirtualBackground:
     ) -> None:
         node, now = self._node, self._world.now
         node.likeness.arrived(self.weights)
-        node.driver.commit(node.peer.prepare(update, context, batches), now)
+        node.driver.publish(update, context, now, batches)
         node.figures.published += 1
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)
