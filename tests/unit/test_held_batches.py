@@ -112,7 +112,7 @@ def peer(name: str = "a", **more: Any) -> Peer:
 
 def test_an_own_update_and_a_snapshot_of_it() -> None:
     a = peer()
-    a.commit(a.prepare(torch.ones(3), a.context(), (5, 6)))
+    a.publish(torch.ones(3), a.context(), (5, 6))
     assert a.replica.batches == HeldBatches((5, 6))
     assert a.snapshot().batches == a.account(0.0).batches == HeldBatches((5, 6))
     b = Peer("b", 1, Replica(torch.zeros(3)), rng=random.Random(2), synced=False)
@@ -126,4 +126,4 @@ def test_weights_that_are_exchanged_do_not_say_whose_batches_they_are() -> None:
 
     one = MixingPeer("a", 1, Replica(torch.zeros(3)), rng=random.Random(1))
     with pytest.raises(LocalProtocolError, match="batches"):
-        one.prepare(torch.ones(3), one.context(), (1, 1))
+        one.publish(torch.ones(3), one.context(), (1, 1))
