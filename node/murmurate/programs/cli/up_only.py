@@ -53,7 +53,8 @@ UP_OPTIONS = (
         "codec",
         "--codec",
         "[NAME=]CODEC",
-        "how updates are sent: fp32, bf16, int8 or topk; of all nodes, or of one; again for more",
+        "how updates are sent: auto, fp32, bf16, int8 or topk; of all nodes, or of one; again for"
+        " more",
     ),
     UpOption(
         "widths",

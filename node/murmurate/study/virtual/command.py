@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ from murmurate.watch.view import LiveView, Scene
 from murmurate.workloads import load as load_workload
 
 if TYPE_CHECKING:  # torch comes with them
-    from murmurate.core.codecs.codec import Encoder
     from murmurate.study.virtual.kept import VirtualTrajectory
     from murmurate.study.virtual.task import Engine, Figures, VirtualTraining
 
@@ -61,14 +59,6 @@ def engine(mode: str) -> Callable[[VirtualTraining], Engine]:
         raise ConfigError(f"--mode {mode}: not in virtual time; {have}")
     make: Callable[[VirtualTraining], Engine] = found[mode].load()
     return make
-
-
-def _encoders(codecs: Mapping[str, str]) -> dict[str, Callable[[int], Encoder]]:
-    """The simulator does not know how numbers are encoded; it is told here."""
-    from murmurate.core.codecs.codec import Encoder
-
-    choices = {name: parse_codec(codec) for name, codec in codecs.items()}
-    return {name: partial(Encoder, choice) for name, choice in choices.items() if not choice.plain}
 
 
 class _Run:
@@ -125,7 +115,7 @@ class _Run:
             samples=self.samples,
             seconds=self.seconds,
             validates=train.validation is not None,
-            encoders=_encoders(plan.codecs),
+            codecs={name: parse_codec(codec) for name, codec in plan.codecs.items()},
         )
         self.engine = engine(train.mode)(self.task)
         self.kills = sorted(plan.kills, key=lambda kill: kill.part)
