@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.driver import DECIDED_MAX, Driver, Folded, Life, NoDisk, Ports, Seen
+from murmurate.core.driver import (
+    DECIDED_MAX,
+    SUMS_MAX,
+    Driver,
+    Folded,
+    Life,
+    NoDisk,
+    Ports,
+    Seen,
+)
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -72,6 +81,9 @@ class Told:
         if message == "broken":
             raise ValueError(message)
         return self._answer("fold", sender, message)
+
+    def added_up(self, first: Any, second: Any) -> Any | None:
+        return f"{first}+{second}" if second.startswith("sum") else None
 
     def commit(self, push: Push) -> list[Effect]:
         if push.stamps[0].dot.seq > 1:
@@ -245,6 +257,38 @@ def test_a_delivery_waits_for_fold_and_its_link_is_told_when_it_is_folded() -> N
     scene.pump()
     assert scene.done == ["update"]
     assert scene.driver.fold(1.0) is None
+
+
+def test_of_several_of_one_sender_that_wait_a_sum_is_made_and_their_links_go_on() -> None:
+    fold = [Deliver("b", message) for message in ("one", "two", "sum3", "sum4", "four")]
+    scene = Scene({each.message: [each] for each in fold})
+    for message in ("one", "two"):
+        scene.receive(message)
+    scene.pump()
+    assert not scene.done
+    scene.receive("sum3")
+    scene.pump()
+    assert sorted(scene.done) == ["one", "sum3", "two"]  # a link tells of them in order
+    scene.receive("sum4")
+    scene.receive("four")  # this one cannot be added
+    scene.pump()
+    assert sorted(scene.done) == ["one", "sum3", "sum4", "two"]
+    assert [each.message for each in scene.driver.inbox] == ["one", "two+sum3+sum4", "four"]
+    while scene.driver.fold(1.0):
+        pass
+    scene.pump()
+    assert sorted(scene.done) == ["four", "one", "sum3", "sum4", "two"]
+
+
+def test_so_many_sums_wait_and_no_more() -> None:
+    many = [f"{number}" for number in range(SUMS_MAX + 1)]
+    scene = Scene({each: [Deliver("b", each)] for each in (*many, "sum")})
+    for message in many:
+        scene.receive(message)
+    scene.receive("sum")
+    assert len(scene.driver.inbox) == SUMS_MAX + 2
+    scene.pump()
+    assert not scene.done
 
 
 def test_what_is_not_delivered_is_given_back_at_once() -> None:

@@ -11,6 +11,7 @@ import torch
 from tests.unit.test_peer import (
     A1,
     A2,
+    A3,
     B1,
     NOW,
     PUSH_BYTES,
@@ -354,3 +355,40 @@ def test_what_an_earlier_life_gave_up_is_not_called_durable() -> None:
     digests = sent(back.leave(NOW), Digest)
     assert digests
     assert all(digest.durable == Clock([B1]) for _, digest in digests)
+
+
+# -- who folds rarely ------------------------------------------------------------------------------
+
+
+def test_pushes_that_wait_are_one_where_nothing_of_them_can_be_taken_by_itself() -> None:
+    b = peer("b")
+    first, second, twice = push(A1), push(A2), push(A2, context=Clock((A1,)))
+    for each in (first, second):
+        b.receive("a", each, NOW)
+    total = b.added_up(first, second)
+    assert total is not None
+    assert total.dots == (A1, A2)
+    b.receive("c", twice, NOW)  # now a second message has it, too
+    assert b.added_up(first, second) is None
+    b.fold("a", total, NOW)
+    assert state(b) == (weights(A1, A2), Clock((A1, A2)))
+    assert dropped(b.fold("c", twice, NOW)) == "duplicate"
+    later = push(A3)
+    b.receive("a", later, NOW)
+    assert b.added_up(first, later) is None  # the first is in already
+
+
+def test_who_takes_all_and_folds_nothing_in_is_slow() -> None:
+    """What waits there in sums gives its places on the link back, so that more is taken."""
+    a = peer("a", config=as_nodes(log=4, store=4))
+    publish(a)
+    a.receive("b", Digest(1, Clock((A1,)), Clock()), NOW)
+    publish(a)
+    delivery = a._delivery
+    for now in (NOW, NOW + LAGS_S / 2, NOW + 2 * LAGS_S):
+        delivery.note_waiting(["b"], now)
+        delivery._taken_at["b"] = now
+        assert delivery.lags("b", now) == (now > NOW + LAGS_S)
+    a.receive("b", Digest(1, Clock((A1, A2)), Clock()), NOW)
+    delivery.note_waiting(["b"], now)
+    assert not delivery.lags("b", now + LAGS_S / 2)

@@ -12,7 +12,8 @@ is an argument everywhere. So what the simulator verifies is what a node runs. R
 3. Nothing leaves the machine before `pump`: a list that ends with `Rejoin` takes with it what
    waited to leave.
 4. A `Deliver` waits in the inbox until `fold`. Whoever sent it gets its place on the link back
-   (`done`) when it was folded in or dropped, not before, and always once.
+   (`done`) when it was folded in or dropped, and always once. Earlier only where several of one
+   sender wait and are added up: then it goes on sending, and whoever folds rarely folds sums.
 5. With `Rejoin` a life is over: inbox and outgoing are dropped, and the next life begins.
 
 The driver has no lock and no thread. Whoever calls it from several threads holds a lock around each
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from murmurate.core.effect import (
@@ -46,6 +47,10 @@ from murmurate.errors import LocalProtocolError
 
 DECIDED_MAX = 64
 """Decisions that wait to be folded in. They are small, so that no window of a link bounds them."""
+
+APART_MAX, SUMS_MAX = 2, 4
+"""So many messages of one sender wait by themselves; what comes while they do is added to the last
+of them, and to so many sums in all: more than that is for the sender to keep."""
 
 Done = Callable[[], None]
 """Gives a received message's place on its link back."""
@@ -309,7 +314,30 @@ class Driver(Generic[P]):
             waiting = sum(isinstance(each.message, Decided) for each in self.inbox)
             if waiting >= DECIDED_MAX:
                 return False  # it is told again
+        if self._add_up(one):
+            return False  # it waits in another
         self.inbox.append(one)
+        return True
+
+    def _add_up(self, one: Delivery) -> bool:
+        """Add it to the last that waits of its sender, if enough wait and both can be one.
+
+        All that wait give their places back then, for links tell of them in order. With full ones
+        nothing would come until the next fold, and then all that was made since the last: who folds
+        rarely would always be one of its steps behind.
+        """
+        places = [at for at, each in enumerate(self.inbox) if each.sender == one.sender]
+        if not APART_MAX <= len(places) <= SUMS_MAX:
+            return False
+        total = self.peer.added_up(self.inbox[places[-1]].message, one.message)
+        if total is None:
+            return False
+        self.inbox[places[-1]] = replace(self.inbox[places[-1]], message=total)
+        for at in places:
+            waiting = self.inbox[at]
+            if waiting.done is not nothing:
+                self.consumed.append(waiting.done)
+                self.inbox[at] = replace(waiting, done=nothing)
         return True
 
     def begin_again(self, reason: str, now: float) -> None:

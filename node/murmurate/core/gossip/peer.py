@@ -17,6 +17,7 @@ file: `delivery`, `folding`, `comparison`, `repair`, `pruning`, `snapshots` and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -314,6 +315,10 @@ class Peer:
         if isinstance(message, Decided):
             return self._generations.on_decided(message, now)
         return self._folding.fold(sender, message, now)
+
+    def added_up(self, first: Any, second: Any) -> Push | None:
+        """Two pushes that wait for a fold, as one; None: they stay two (`Folding.added_up`)."""
+        return self._folding.added_up(first, second)
 
     def tick(self, now: float) -> list[Effect]:
         """Do whatever is due: probes, digests, repairs, agreement."""

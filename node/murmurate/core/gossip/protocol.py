@@ -78,6 +78,10 @@ class Driven(Protocol):
         """Let a message that came as `Deliver` change the weights, or say why it does not."""
         ...
 
+    def added_up(self, first: Any, second: Any) -> Any | None:
+        """Two messages of one sender that wait for a fold, as one; None: they stay two."""
+        ...
+
     def commit(self, push: Push) -> list[Effect]:
         """Put a prepared update into the weights and pass it on."""
         ...

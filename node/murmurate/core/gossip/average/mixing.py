@@ -23,6 +23,7 @@ life there ever was, and the wire takes 4,096 of them or 64 KiB: some thousand l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -240,6 +241,9 @@ class MixingPeer:
     def gives(self) -> bool:
         """Whether I have a snapshot to give."""
         return self.synced
+
+    def added_up(self, first: Any, second: Any) -> None:
+        """Shares are put in one by one."""
 
     def fold(
         self, sender: str, message: Share | Snapshot | Gone | Back, now: float
