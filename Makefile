@@ -10,7 +10,7 @@ PROTO_PACKAGES := $(patsubst proto/%/,node/%/__init__.py,$(sort $(dir $(PROTOS))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo proto lint type test chaos sim bench bench-peers bench-race profile clean monitoring k8s size \
+.PHONY: help setup demo proto reference lint type test chaos sim bench bench-peers bench-race profile clean monitoring k8s size \
   scale image image-offline image-test
 .DELETE_ON_ERROR:
 
@@ -43,6 +43,9 @@ $(PROTO_VENV)/.stamp: Makefile
 	@test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
 	@$(PROTO_VENV)/bin/pip install -qq grpcio-tools==1.71.2 protobuf==5.29.5
 	@touch $@
+
+reference: setup ## write the tables of keys in docs/config.md anew
+	$(BIN)/python -m murmurate.programs.cli.reference docs/config.md
 
 lint: setup ## ruff and import-linter
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import os
 
 from murmurate import workloads
 from murmurate.programs.cli.options import Commands, add_keys, command, given
-from murmurate_coordinator.config import KEYS, load
+from murmurate_coordinator.config import COORDINATOR_KEYS, load
 
 
 def add(commands: Commands) -> None:
@@ -42,12 +42,12 @@ environment, the environment beats the file.
         action="store_true",
         help="a line of JSON for each event (for programs); ends when standard input does",
     )
-    add_keys(it, KEYS)
+    add_keys(it, COORDINATOR_KEYS)
     it.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    config = load(arguments.config, os.environ, given(arguments, KEYS))
+    config = load(arguments.config, os.environ, given(arguments, COORDINATOR_KEYS))
     workloads.check(config.train.workload, config.train.data)
     if arguments.check_config:
         print("murmurate: the configuration is right")

@@ -1,5 +1,7 @@
-"""What the coordinator is told: the same machinery as a node's
-(`murmurate.programs.keys.config`), other keys.
+"""What the coordinator is told: keys of its own, and those of nodes' that are for it too.
+
+A section that it shares with nodes is theirs with some keys said otherwise; what of it is not for a
+coordinator (`Role.COORDINATOR`) stays at its default and is no key of this program.
 """
 
 from __future__ import annotations
@@ -8,91 +10,100 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import RULES_OF
-from murmurate.core.values.recipe import Recipe
-from murmurate.programs.keys.config import (
-    NODE,
-    CheckpointConfig,
-    MetricsConfig,
-    listening,
-    recipe_problems,
-)
-from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
-from murmurate.programs.keys.hub import HUB_KEYS
+from murmurate.programs.keys.config import listening, recipe_problems
+from murmurate.programs.keys.gather import Given, gather, problem
+from murmurate.programs.keys.key import Book, Role, key
 from murmurate.programs.keys.kinds import (
-    ADDRESS,
-    FILE,
-    FLAG,
-    NUMBER,
-    TEXT,
-    WHOLE,
-    Shard,
-    is_address,
-    is_flag,
-    is_writable,
+    ABOVE_ZERO,
+    ANY_ADDRESS,
+    MADE,
+    SHORT_NAME,
+    YES_OR_NO,
     number,
     one_of,
     whole,
 )
+from murmurate.programs.keys.table import (
+    CheckpointConfig,
+    HubConfig,
+    MetricsConfig,
+    ReportConfig,
+    TrainConfig,
+)
 from murmurate_coordinator.names import ALL_RULES, METRICS_PORT, MODES, PORT
+
+OURS = Role.COORDINATOR
+RULES_HELP = "; ".join(f"mode {mode}: {', '.join(rules)}" for mode, rules in RULES_OF.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSection:
     """Who it is, and where."""
 
-    run: str = "murmurate"
-    listen: str = f"127.0.0.1:{PORT}"
-    insecure: bool = False
-    founders: int = 1
-    train: bool = False
-    width: float = 0.0
-    seed: int = 0
-    threads: int = 1
+    run: str = key(SHORT_NAME, "murmurate", "of the training; members of another are refused", OURS)
+    listen: str = key(
+        ANY_ADDRESS, f"127.0.0.1:{PORT}", "where members come; port 0 takes a free one", OURS
+    )
+    insecure: bool = key(YES_OR_NO, False, "listen beyond this machine, without encryption", OURS)
+    founders: int = key(
+        whole(1), 1, "wait for so many members before the first is given anything", OURS
+    )
+    train: bool = key(YES_OR_NO, False, "train a subnet here too, in a process of its own", OURS)
+    width: float = key(
+        ABOVE_ZERO,
+        0.0,
+        "of that subnet, relative to the others'",
+        OURS,
+        unset="as it is fast",
+    )
+    seed: int = key(whole(0), 0, "of the first weights and of who gets what", OURS)
+    threads: int = key(whole(0), 1, "for torch; 0: all cores", OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorTrainConfig:
-    """What is trained, and for how long. None: the workload decides (or: no limit)."""
+class CoordinatorTrainConfig(TrainConfig):
+    """What is trained, and for how long. None: the workload decides (or: no limit).
 
-    workload: str = "digits"
-    data: str | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    optimizer: str | None = None
-    momentum: float | None = None
-    nesterov: bool | None = None
-    weight_decay: float | None = None
-    split: str = "none"
-    shard: Shard = field(default_factory=Shard)
-    """Of its own member, like split."""
-    mode: str = "ist"
-    rule: str = "async"
-    every: int | None = None
-    """None: 1 where gradients go up, else 10."""
-    samples: int | None = None
-    seconds: float | None = None
-    evaluate_s: float | None = None
-    validation: float | None = None
+    Split, shard and the optimizer are of its own member, and of a rule that has an optimizer."""
 
-    @property
-    def recipe(self) -> Recipe:
-        """Of its own member, and of a rule that has an optimizer."""
-        return Recipe(
-            optimizer=self.optimizer,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
+    evaluate_s: float | None = key(
+        number(0),
+        None,
+        "seconds between evaluations of the whole; 0: at the end only",
+        OURS,
+        unset="5",
+    )
+    mode: str = key(one_of(MODES), "ist", "ist: members train subnets; hub: the whole model", OURS)
+    rule: str = key(one_of(ALL_RULES), "async", RULES_HELP, OURS)
+    every: int | None = key(
+        whole(1),
+        None,
+        "local steps until a push; ist async: as they like",
+        OURS,
+        unset="10; of a gradient 1",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorReportConfig:
-    path: str | None = None
-    model: str | None = None
+class CoordinatorMetricsConfig(MetricsConfig):
+    """Where its figures are served; None: nowhere."""
+
+    listen: str | None = key(
+        ANY_ADDRESS,
+        None,
+        f"serve /metrics, probes and the model there, such as 127.0.0.1:{METRICS_PORT}",
+        OURS,
+        option="metrics",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorReportConfig(ReportConfig):
+    """What is written at the end."""
+
+    model: str | None = key(MADE, None, "safetensors file for the model at the end", OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,52 +112,14 @@ class CoordinatorConfig:
 
     coordinator: CoordinatorSection = field(default_factory=CoordinatorSection)
     train: CoordinatorTrainConfig = field(default_factory=CoordinatorTrainConfig)
-    hub: HubSettings = field(default_factory=HubSettings)
+    hub: HubConfig = field(default_factory=HubConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    metrics: CoordinatorMetricsConfig = field(default_factory=CoordinatorMetricsConfig)
     report: CoordinatorReportConfig = field(default_factory=CoordinatorReportConfig)
 
 
-RULES_HELP = "; ".join(f"mode {mode}: {', '.join(rules)}" for mode, rules in RULES_OF.items())
-EVERY_HELP = "local steps until a push (default 10; of a gradient 1); ist async: as they like"
-MODE_HELP = "ist: members train subnets (default); hub: the whole model"
-EVALUATE_HELP = "seconds between evaluations of the whole (default 5); 0: at the end only"
-LISTEN_HELP = f"where members come (default 127.0.0.1:{PORT}); port 0 takes a free one"
-FOUNDERS_HELP = "wait for so many members before the first is given anything (default 1)"
-TRAIN_HELP = "train a subnet here too, in a process of its own"
-WIDTH_HELP = "of that subnet, relative to the others' (default: as it is fast)"
-METRICS_HELP = f"serve /metrics, probes and the model there, such as 127.0.0.1:{METRICS_PORT}"
-
-_NODE = NODE.by_path
-KEYS = (
-    _NODE["node.run"]._replace(section="coordinator"),
-    Key("coordinator", "listen", ADDRESS, is_address, LISTEN_HELP),
-    Key("coordinator", "insecure", FLAG, is_flag, _NODE["node.insecure"].meaning),
-    Key("coordinator", "founders", WHOLE, whole(1), FOUNDERS_HELP),
-    Key("coordinator", "train", FLAG, is_flag, TRAIN_HELP),
-    Key("coordinator", "width", NUMBER, number(0, above=True), WIDTH_HELP),
-    Key("coordinator", "seed", WHOLE, whole(0), "of the first weights and of who gets what"),
-    Key("coordinator", "threads", WHOLE, whole(0), "for torch (default 1); 0: all cores"),
-    *(
-        _NODE[f"train.{name}"]
-        for name in (
-            *("workload", "data", "batch_size", "lr", "optimizer", "momentum", "nesterov"),
-            *("weight_decay", "split", "shard", "samples", "seconds"),
-        )
-    ),
-    Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
-    _NODE["train.validation"],
-    Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
-    Key("train", "rule", TEXT, one_of(ALL_RULES), f"{RULES_HELP} (default async)"),
-    Key("train", "every", WHOLE, whole(1), EVERY_HELP),
-    *HUB_KEYS,
-    _NODE["checkpoint.dir"],
-    _NODE["checkpoint.every_s"],
-    Key("metrics", "listen", ADDRESS, is_address, METRICS_HELP),
-    _NODE["report.path"],
-    Key("report", "model", FILE, is_writable, "safetensors file for the model at the end"),
-)
-BOOK = Book(KEYS)
+COORDINATOR_KEYS = Book(CoordinatorConfig, OURS)
+KEYS = COORDINATOR_KEYS.keys
 
 
 def load(
@@ -155,15 +128,9 @@ def load(
     options: Mapping[str, str] | None = None,
 ) -> CoordinatorConfig:
     """The configuration; ConfigError with one line for each thing that is wrong."""
-    found = gather(BOOK, file, environment or {}, options or {}, _together)
-    return CoordinatorConfig(
-        coordinator=CoordinatorSection(**found["coordinator"]),
-        train=CoordinatorTrainConfig(**found["train"]),
-        hub=HubSettings(**found["hub"]),
-        checkpoint=CheckpointConfig(**found["checkpoint"]),
-        metrics=MetricsConfig(**found["metrics"]),
-        report=CoordinatorReportConfig(**found["report"]),
-    )
+    found = gather(COORDINATOR_KEYS, file, environment or {}, options or {}, _together)
+    made: CoordinatorConfig = COORDINATOR_KEYS.made(found)
+    return made
 
 
 def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:

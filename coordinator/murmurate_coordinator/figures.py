@@ -19,6 +19,7 @@ from murmurate.workloads import Evaluation
 from murmurate_coordinator.sessions import Sessions
 
 NAME = "coordinator"
+OF_MEMBERS = ("alpha", "members")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Around:
     shares: dict[str, float] | None = None
     """When it ended, before the members left."""
     more: Json | None = None
-    """The solver's own keys of the report, from the same instant."""
+    """The solver's own keys of the report, from the same instant: pushes still came after it."""
 
 
 def read(centre: Sessions, around: Around) -> CoordinatorInstant:
@@ -195,6 +196,7 @@ def row(centre: Sessions, around: Around) -> Json:
         "accuracy_by_class": [
             report.number(each) for each in (evaluation.accuracy_of if evaluation else ())
         ],
+        "warnings": report.warnings_json(centre.learning.ever),
         "updates_applied": reading.pushes,
         "rejected": dict(reading.refused),
         "staleness": centre.staleness.report(),
@@ -239,5 +241,15 @@ def whole(
         "coverage": own["coverage"],
         "shares": own["shares"],
         "nodes": [own, *members],
-        **(centre.solver.more() if around.more is None else around.more),
+        **told_by_solver(centre, around),
     }
+
+
+def told_by_solver(centre: Sessions, around: Around) -> Json:
+    """The solver's own keys, with the last pushes in them. Of how many members there were that
+    counts which was so before they left."""
+    more = centre.solver.more()
+    for key, before in (around.more or {}).items():
+        if isinstance(before, dict):
+            more[key] |= {name: before[name] for name in OF_MEMBERS if name in before}
+    return more

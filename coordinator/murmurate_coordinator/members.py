@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from murmurate.core.figures.training_loss import STEPS
 from murmurate.core.staleness import Summary
 
 GRACE_S = 5.0
@@ -24,6 +25,14 @@ REMEMBERED = 9
 MEASURED_PUSHES, MEASURED_S = 3, 0.5
 """So much must be seen of a member before its share follows its speed."""
 TALLIES_MAX = 1024
+FRUITLESS = 5
+"""Of each member."""
+
+
+def fruitless_most(members: int) -> int:
+    """After so many pushes of numbers that are none, and none that was taken, the weights are
+    beyond help."""
+    return FRUITLESS * max(1, members)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,10 +43,16 @@ class MemberTally:
     steps: int = 0
     samples: int = 0
     refused: int = 0
-    loss: float = math.nan
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
+    """Of training, as it told them lately."""
     wait_s: float = 0.0
     samples_per_s: float = 0.0
     staleness: Summary = field(default_factory=Summary)
+
+    @property
+    def loss(self) -> float:
+        """Of its last minibatches; NaN: it has told none."""
+        return math.fsum(self.losses) / len(self.losses) if self.losses else math.nan
 
 
 @dataclass(slots=True, eq=False)

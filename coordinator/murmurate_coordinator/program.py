@@ -18,7 +18,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ import torch
 
 from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.sources import Keeping
+from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.http import Pages
 from murmurate.edge.net.subnet_values import structure_digest
@@ -63,7 +63,9 @@ OWN_S = 3.0
 LIVES = 1_000_000
 STOPPED = "stopped"
 """By `murmurate stop`."""
-FINAL = ("samples", "seconds", STOPPED)
+DIVERGED = "diverged"
+"""The weights are no numbers any more, and never will be."""
+FINAL = ("samples", "seconds", STOPPED, DIVERGED)
 """Why a run ends; whatever else ends this process, the run goes on from its checkpoint."""
 
 
@@ -133,7 +135,7 @@ class CoordinatorProgram:
             "steps": train.every or (1 if rules[train.rule].central else 10),
             "founders": it.founders,
             "mode": train.mode,
-            "settings": replace(self.config.hub, lr=self.whole.workload.lr),
+            "settings": HubSettings(lr=self.whole.workload.lr, **self.config.hub.given),
         }
         saved: SavedSolver | None = None
         if kept.dir is not None:
@@ -254,6 +256,8 @@ class CoordinatorProgram:
                 stop.reason = "samples"
             elif train.seconds is not None and self.trained_s(now) >= train.seconds:
                 stop.reason = "seconds"
+            elif self.centre.hopeless:
+                stop.reason = DIVERGED
             elif self.launcher is not None and self.launcher.gone:
                 stop.reason = "the launcher is gone"
             if now >= refresh_at:
@@ -356,7 +360,8 @@ class CoordinatorProgram:
                 await task
         if self.keeper is not None and reason == STOPPED:
             await asyncio.to_thread(self.keeper.mark_ended, reason)
-        whole = await self._conclude(wall_s, reason, keep=self.keeper is not None)
+        keep = self.keeper is not None and reason != DIVERGED  # those of before are worth more
+        whole = await self._conclude(wall_s, reason, keep=keep)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
         self._say(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from murmurate.core.figures.learning import Learning
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.staleness import Summary
 from murmurate.core.values.member_half import PushPace
@@ -23,7 +24,15 @@ from murmurate.errors import (
     RemoteProtocolError,
     SchemaMismatch,
 )
-from murmurate_coordinator.members import GRACE_S, RESTART_S, VACANT_S, Members, Seat
+from murmurate_coordinator.members import (
+    GRACE_S,
+    RESTART_S,
+    VACANT_S,
+    Members,
+    MemberTally,
+    Seat,
+    fruitless_most,
+)
 from murmurate_coordinator.session_words import Coming, Lines, NoRoom, Out, not_taken, said
 from murmurate_coordinator.solvers.effects import (
     Effect,
@@ -57,6 +66,11 @@ class Sessions:
         self.stopping = ""
         """Why it ends."""
         self.staleness = Summary()
+        self.learning = Learning()
+        """How the model learns, by the losses that its members tell."""
+        self._cautioned = False
+        self._fruitless = 0
+        """Pushes of numbers that are none, since the last one that was taken."""
         self.late = 0
         """Leases that were revoked because their owner was gone or frozen."""
         self._instance = instance
@@ -235,6 +249,7 @@ class Sessions:
             return
         assert lease is not None
         assert isinstance(first, PushAccepted)
+        self._fruitless = 0
         self._count(seat, push, head, lease.held, now, first.staleness)
         self._carry_out(effects, now)
 
@@ -254,10 +269,34 @@ class Sessions:
         tally.pushes += 1
         tally.steps += push.steps
         tally.samples += push.samples
-        tally.loss = head.loss
+        self._hear(tally, head.loss)
         seat.trains(self.part(held), push.steps, head.seconds)
         if not seat.width and self.solver.follows_speed:
             self._follow_speeds()
+
+    def _hear(self, tally: MemberTally, loss: float) -> None:
+        """A member's training loss; one that was heard before tells nothing new."""
+        if not math.isnan(loss) and (not tally.losses or loss != tally.losses[-1]):
+            tally.losses.append(loss)
+            if not self._fruitless:
+                self._learns(loss)
+
+    def _learns(self, loss: float) -> None:
+        """Of subnets a loss may well rise when they are dealt anew."""
+        if self.solver.mode != "hub":
+            return
+        learning, instead = self.learning, self.solver.instead
+        learning.summed = bool(instead) and len(self.solver.members) > 1
+        learning.instead = instead
+        learning.note_loss(loss, self.solver.totals.steps)
+        self.lines.warnings += [each.text for each in learning.news()]
+
+    def _caution(self) -> None:
+        """What several members should know, once."""
+        if not self._cautioned and len(self.solver.members) > 1 and self.solver.leases:
+            self._cautioned = True
+            if caution := self.solver.caution:
+                self.lines.warnings.append(caution)
 
     def _follow_speeds(self) -> None:
         speeds = self.members.speeds()
@@ -278,6 +317,8 @@ class Sessions:
         if reason == Reason.OVER and seat.revoked:  # it was frozen, and woke up
             self._again(seat, now)
         elif reason == Reason.NOT_FINITE:  # it will not get well by itself
+            self._fruitless += 1
+            self._learns(math.nan)
             self._carry_out(self.solver.again(seat.name), now)
 
     def _again(self, seat: Seat, now: float) -> None:
@@ -298,8 +339,7 @@ class Sessions:
         seat.told(now, doing.steps)
         tally = self.members.tally(name)
         tally.samples_per_s, tally.wait_s = doing.samples_per_s, doing.wait_s
-        if not math.isnan(doing.loss):
-            tally.loss = doing.loss
+        self._hear(tally, doing.loss)
         if seat.revoked and moved and not self.stopping:
             self._again(seat, now)
 
@@ -353,6 +393,11 @@ class Sessions:
         """Members that may still push: those that are away for a moment too."""
         return sum(not seat.revoked for seat in self.members.seats.values())
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether all that members still push are numbers that are none: so are the weights."""
+        return self._fruitless >= fruitless_most(len(self.solver.members))
+
     def states(self) -> dict[str, int]:
         """How many members train, wait for units or the others, are away, or silent."""
         out = dict.fromkeys(("training", "waiting", "away", "silent"), 0)
@@ -390,6 +435,7 @@ class Sessions:
 
     def _carry_out(self, effects: Sequence[Effect], now: float) -> None:
         self._advisor.saw(now, effects)
+        self._caution()
         if self.solver.plan != self._checked:
             self.solver.check()
             self._checked = self.solver.plan

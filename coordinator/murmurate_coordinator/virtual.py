@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from murmurate.core.figures.learning import Learning
 from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.structure import Structure
@@ -35,12 +36,13 @@ from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
-from murmurate_coordinator.members import GRACE_S, VACANT_S
+from murmurate_coordinator.members import GRACE_S, VACANT_S, fruitless_most
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
     MemberPush,
     PushAccepted,
+    Reason,
     Refused,
     Waits,
 )
@@ -198,9 +200,14 @@ class VirtualSubnets:
             settings=setting.hub,
         )
         self.advisor = Advisor(self.solver)
+        self.learning = Learning()
+        self.learning.summed = bool(self.solver.instead) and setting.peers > 1
+        self.learning.instead = self.solver.instead
         self.trainers: dict[str, _Trainer] = {}
         self.refused: dict[str, str] = {}
         """Who got no place, and why."""
+        self.fruitless = 0
+        """Pushes of numbers that are none, since the last one that was taken."""
         self._joined = 0
         self._free_s = 0.0
         """When the coordinator has folded in all that has come so far."""
@@ -297,17 +304,30 @@ class VirtualSubnets:
                 case PushAccepted():
                     figures, pushes = trainer.figures, self.solver.totals.pushes
                     figures.applied += 1
+                    self.fruitless = 0
                     lag = max(0, pushes - 1 - trainer.seen)
                     figures.staleness.add(lag if effect.staleness is None else effect.staleness)
                     trainer.seen = pushes
                     self._send(effect.peer, self._done, trainer, effect)
                 case Refused():
                     trainer.figures.rejected[effect.reason] += 1
+                    self._not_taken(effect)
                     if effect.peer not in self.solver.members and not trainer.gone:
                         self.refused[effect.peer] = effect.sentence
                         trainer.gone = True
                 case Waits():
                     pass
+
+    def _not_taken(self, refused: Refused) -> None:
+        """Numbers that are none will not get well by themselves: as real members do, it begins with
+        the weights of now; unless those are none either."""
+        if refused.reason is not Reason.NOT_FINITE or refused.peer not in self.solver.members:
+            return
+        if self.setting.mode == "hub":
+            self.learning.note_loss(math.nan, self.solver.totals.steps)
+        self.fruitless += 1
+        if self.fruitless < fruitless_most(len(self.solver.members)):
+            self._carry_out(self.solver.again(refused.peer))
 
     def _send(self, peer: str, act: Callable[..., None], *args: object) -> None:
         """From the coordinator."""
@@ -384,6 +404,8 @@ class VirtualSubnets:
         if not self.solver.half.central:
             trainer.optimizer.step()
         trainer.loss.add(loss)
+        if self.setting.mode == "hub" and not self.fruitless:
+            self.learning.note_loss(float(loss.detach()), self.solver.totals.steps)
         trainer.figures.samples += self.batch_size
         trainer.steps += 1
         trainer.new_steps += 1

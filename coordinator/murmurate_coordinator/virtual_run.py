@@ -42,7 +42,9 @@ class CentredWorld:
         self.world = VirtualSubnets(task.workload, setting)
         self.events = self.world.events
         self.validates = task.validates
-        self.coordinator = Figures(COORDINATOR, role=COORDINATOR)
+        self.coordinator = Figures(COORDINATOR, role=COORDINATOR, learning=self.world.learning)
+        caution = self.world.solver.caution if task.nodes > 1 else ""
+        self._cautions = [caution] if caution else []
         # Told now, not by a member that is refused later: more nodes than units.
         members = {
             name: Capacity(speed=task.widths.get(name, 1.0), memory_bytes=task.memory_bytes)
@@ -83,10 +85,12 @@ class CentredWorld:
         self.world.trainers[name].figures.state = "killed"
 
     def news(self) -> list[str]:
+        said, self._cautions = self._cautions, []
+        said += [each.text for each in self.world.learning.news()]
         refused = [f"{name} gets nothing: {why}" for name, why in self.world.refused.items()]
         self.world.refused.clear()
         new = self.world.advisor.news(self.events.time)
-        return refused + [advice.sentence for advice in new]
+        return said + refused + [advice.sentence for advice in new]
 
     def evaluate(self, *, validation: bool = False) -> Figures:
         """The whole model, with zeros where nobody ever trained."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,47 @@ import pytest
 from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.main import main
-from murmurate.programs.keys.config import KEYS, Config, load
-from murmurate.programs.keys.gather import key_lines
-from murmurate.programs.keys.kinds import Shard
+from murmurate.programs.cli.options import add_keys, given
+from murmurate.programs.cli.reference import books, renewed
+from murmurate.programs.keys.config import KEYS, ROLE_OF, Config, load
+from murmurate.programs.keys.gather import gather, key_lines
+from murmurate.programs.keys.key import MEMBER, Book, Role, key
+from murmurate.programs.keys.kinds import (
+    ABOVE_ZERO,
+    BELOW_ONE,
+    BYTES,
+    CODEC,
+    KEPT_IN,
+    MADE,
+    MOMENTUM,
+    PART,
+    PROGRAM,
+    SCHEDULE,
+    SECONDS,
+    SLACK,
+    SLOWNESS,
+    YES_OR_NO,
+    Shard,
+    whole,
+)
+from murmurate.programs.keys.table import MODES
 
+VARIABLE = "MURMURATE_SEA_DEPTH_M"
+EXAMPLES = {
+    ABOVE_ZERO: "0.5",
+    BELOW_ONE: "0.5",
+    BYTES: "200MB",
+    CODEC: "int8",
+    KEPT_IN: "nowhere",
+    MADE: "nowhere.json",
+    MOMENTUM: "0.5",
+    PART: "0.5",
+    PROGRAM: "127.0.0.1:2",
+    SCHEDULE: "cosine",
+    SECONDS: "3",
+    SLACK: "3",
+    SLOWNESS: "0.1",
+}
 ROOT = Path(__file__).parents[2]
 
 
@@ -264,9 +302,69 @@ def test_options_and_variables_are_unique() -> None:
 def test_the_page_lists_every_key() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## \[(\w+)\]\n(.*?)(?=^## |\Z)", page, re.M | re.S))
-    for key in KEYS:
-        assert f"| `{key.name}` |" in sections[key.section], key.path
-        assert f"`{key.option}`" in page
+    for each in KEYS:
+        assert f"| `{each.name}` |" in sections[each.section], each.path
+        assert f"`{each.option}`" in page
+
+
+def test_the_page_is_as_make_reference_writes_it() -> None:
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert renewed(page, books()) == page, "make reference"
+
+
+def test_a_new_key_is_one_line() -> None:
+    """From that line: TOML, environment, option, help, the check, and its row of the reference."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Section:
+        depth_m: int = key(whole(1), 3, "how deep", Role.PEER)
+        other: bool = key(YES_OR_NO, False, "not for a peer", Role.UP)
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Whole:
+        sea: Section = field(default_factory=Section)
+
+    book = Book(Whole, Role.PEER)
+    (only,) = book.keys
+    assert (only.path, only.option, only.variable) == ("sea.depth_m", "--depth-m", VARIABLE)
+    assert only.meaning == "how deep (default 3)"
+    parser = argparse.ArgumentParser()
+    add_keys(parser, book)
+    options = given(parser.parse_args(["--depth-m", "7"]), book)
+    nothing: dict[str, str] = {}
+    for environment, told, depth in ((nothing, nothing, 3), ({VARIABLE: "5"}, nothing, 5)):
+        made = book.made(gather(book, None, environment, told, lambda *_: []))
+        assert made == Whole(sea=Section(depth_m=depth))
+    assert book.made(gather(book, None, {VARIABLE: "5"}, options, lambda *_: [])).sea.depth_m == 7
+    with pytest.raises(ConfigError, match=r"--depth-m: sea\.depth_m = 0: expected a whole number"):
+        gather(book, None, {}, {"sea.depth_m": "0"}, lambda *_: [])
+    with pytest.raises(ConfigError, match="unknown key"):
+        gather(book, None, {"MURMURATE_SEA_OTHER": "true"}, {}, lambda *_: [])
+    page = "<!-- keys of node in [sea]: make reference -->\n"
+    row = "| `depth_m` | whole number from 1 | `3` | `--depth-m` | how deep |\n"
+    made_page = renewed(page, {"node": book})
+    assert made_page.endswith(row)
+    more = made_page.replace("how deep |", "how deep, [see](sea.md) |")
+    assert renewed(more, {"node": book}) == more
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_refuses_what_is_not_for_it(tmp_path: Path, mode: str) -> None:
+    """By the roles of a key alone: nobody lists it a second time."""
+    role = ROLE_OF[mode]
+    usual = {"train.mode": mode}
+    usual |= {"ist.coordinator": "127.0.0.1:1"} if role & MEMBER else {}
+    special = {"train.shard", "train.group", "node.found", "train.rule", "node.peers"}
+    for each in KEYS:
+        if each.path in special or each.path in usual or each.kind not in EXAMPLES:
+            continue
+        try:
+            load(None, {}, {**usual, each.path: EXAMPLES[each.kind]})
+            said = ""
+        except ConfigError as error:
+            said = str(error)
+        refused = "with mode" in said
+        assert refused == (not each.roles & role), f"{each.path} in {mode}: {said}"
 
 
 def test_a_wrong_configuration_is_told_without_torch(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from murmurate.core.clock import Clock
 from murmurate.core.codecs.choice import Choice
 from murmurate.core.codecs.codec import Encoder
+from murmurate.core.intervals import Runs
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, parts_of
 from murmurate.core.publishing.plain import Plain
@@ -57,7 +58,14 @@ class Background:
     def members_live(self) -> int:
         return 2
 
-    def commit(self, update: Delta, context: Clock, compute_s: float, worth: int = 1) -> None:
+    def commit(
+        self,
+        update: Delta,
+        context: Clock,
+        compute_s: float,
+        worth: int = 1,
+        batches: Runs = (),
+    ) -> None:
         added = torch.zeros(SIZE)
         if isinstance(update, torch.Tensor):
             added += update
@@ -122,6 +130,9 @@ class Source:
 
     def may_publish(self) -> bool:
         return self.open
+
+    def batches(self) -> Runs:
+        return (7, 8)
 
     def published(self) -> None:
         self.told.append("published")

@@ -304,6 +304,16 @@ class LeasedSolver(ABC):
         """Further keys of the report."""
         return {}
 
+    @property
+    def instead(self) -> str:
+        """What to take in its place where it adds up everybody's steps; empty: it does not."""
+        return ""
+
+    @property
+    def caution(self) -> str:
+        """What several members should know before they train; empty: nothing."""
+        return ""
+
     # -- leases ------------------------------------------------------------------------------------
 
     def _start(self) -> Iterator[Effect]:

@@ -114,6 +114,14 @@ class Solver(Protocol):
         """Whether what a member is given depends on how fast it is."""
 
     @property
+    def instead(self) -> str:
+        """What to take in its place where it adds up everybody's steps; empty: it does not."""
+
+    @property
+    def caution(self) -> str:
+        """What several members should know before they train; empty: nothing."""
+
+    @property
     def plan_wants_checkpoint(self) -> bool:
         """Whether a restart from before the newest plan would undo what needs no undoing."""
 

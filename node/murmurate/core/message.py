@@ -12,8 +12,9 @@ from typing import Annotated, Protocol, TypeAlias
 import torch
 
 from murmurate.core import buffers
+from murmurate.core.batches.held import NO_BATCHES, HeldBatches
 from murmurate.core.clock import Clock, Dot, Fold, Key, Range
-from murmurate.core.intervals import runs_problem
+from murmurate.core.intervals import Runs, runs_problem
 from murmurate.core.values.limits import Few, Line, Name, NameOrNone, Number, WireNames
 from murmurate.errors import RemoteProtocolError
 
@@ -36,10 +37,12 @@ Ballot = Annotated[tuple[Number, Name], WireNames("number", "name")]
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """One update's identity and the clock of the weights it was computed on."""
+    """One update's identity, the clock of the weights it was computed on, and, where a generator
+    deals them, the batches."""
 
     dot: Dot
     context: Clock
+    batches: Runs = ()
 
 
 class Part(Protocol):
@@ -250,6 +253,8 @@ class Snapshot:
     """Nobody else has this memory: whoever adopts the weights may keep it."""
     norm: float | None = None
     """Of the weights, where this node has counted it while they came."""
+    batches: HeldBatches = NO_BATCHES
+    """Those in the weights."""
 
     def __post_init__(self) -> None:
         if self.clock.apart:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from murmurate.core import buffers
+from murmurate.core.batches.held import NO_BATCHES, HeldBatches
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.message import Part, Stamp
 from murmurate.errors import LocalProtocolError
@@ -42,15 +43,21 @@ class Overlap:
 
 
 class Replica:
-    """One model's flat weights and the clock of what is in them."""
+    """One model's flat weights, the clock of what is in them, and the batches of its updates."""
 
-    __slots__ = ("clock", "weights")
+    __slots__ = ("batches", "clock", "weights")
 
-    def __init__(self, weights: torch.Tensor, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        weights: torch.Tensor,
+        clock: Clock | None = None,
+        batches: HeldBatches = NO_BATCHES,
+    ) -> None:
         if weights.dim() != 1:
             raise LocalProtocolError(f"weights have {weights.dim()} axes, expected one flat buffer")
         self.weights = weights
         self.clock = clock if clock is not None else Clock()
+        self.batches = batches
 
     def context(self) -> Clock:
         """The clock of these weights, to be taken when a batch is started."""
@@ -95,10 +102,12 @@ class Replica:
         return Fresh(staleness)
 
     def count(self, stamps: tuple[Stamp, ...]) -> tuple[int, ...]:
-        """Put the dots into the clock, one after another; the distance just before each."""
+        """Put the dots into the clock, one after another, and the batches beside it; the distance
+        just before each."""
         clock = self.clock
         out = []
         for stamp in stamps:
             out.append(stamp.context.distance(clock))
             clock.add(stamp.dot)
+            self.batches = self.batches.add(stamp.batches)
         return tuple(out)

@@ -19,6 +19,7 @@ from murmurate.programs.cli.options import (
 )
 from murmurate.programs.keys.config import load
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import UP_KEYS
 
 if TYPE_CHECKING:  # torch comes with it
     from murmurate.study.virtual.command import VirtualPlan
@@ -251,7 +252,7 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
     """What was asked for; ConfigError for what cannot be."""
     from murmurate.study.virtual import command as virtual
 
-    options = given(arguments)
+    options = given(arguments, UP_KEYS)
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
         options.setdefault("train.rule", "async")

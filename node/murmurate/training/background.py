@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from murmurate.core.clock import Clock
+from murmurate.core.intervals import Runs
 from murmurate.core.message import Delta
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 
@@ -27,7 +28,14 @@ class Background(Protocol):
     def gives_snapshot(self) -> bool: ...
     def life(self) -> LifeNow: ...
     def members_live(self) -> int: ...
-    def commit(self, update: Delta, context: Clock, compute_s: float, worth: int = 1) -> None: ...
+    def commit(
+        self,
+        update: Delta,
+        context: Clock,
+        compute_s: float,
+        worth: int = 1,
+        batches: Runs = (),
+    ) -> None: ...
     def waiting(self) -> list[Any]: ...
     def fold(self, count: int) -> Folds: ...
     def step_taken_back(self) -> None: ...
@@ -38,6 +46,9 @@ class Source(Protocol):
 
     def may_publish(self) -> bool:
         """False: the steps since the last update must not leave yet; they are added up."""
+
+    def batches(self) -> Runs:
+        """The batches that these steps were made on."""
 
     def published(self) -> None:
         """They are in an update."""

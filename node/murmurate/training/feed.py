@@ -17,8 +17,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from murmurate.core.batches.dealer import CREDITS_MAX, Totals
+from murmurate.core.batches.held import runs_of
 from murmurate.core.batches.ledger import Ledger
 from murmurate.core.batches.numbers_seen import NumbersSeen
+from murmurate.core.intervals import Runs
 from murmurate.edge.net import generator_wire as wire
 from murmurate.edge.net.generator_batch import Batch
 from murmurate.edge.net.generator_link import GeneratorLink, lasting
@@ -225,6 +227,10 @@ class Feed:
         with self._lock:
             leased = not self._book.open or time.monotonic() < self._lease
             return leased and self._book.may_publish()
+
+    def batches(self) -> Runs:
+        with self._lock:
+            return runs_of(self._book.open)
 
     def published(self) -> None:
         with self._lock:

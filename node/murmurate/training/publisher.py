@@ -271,7 +271,9 @@ class Publisher:
         self.unpublished = 0
         try:
             seconds = time.monotonic() - started
-            self._background.commit(update, context, seconds, max(1, steps // self.every))
+            worth = max(1, steps // self.every)
+            batches = self.source.batches() if self.source is not None else ()
+            self._background.commit(update, context, seconds, worth, batches)
         except LocalProtocolError as error:
             self._undo(error)
             return False

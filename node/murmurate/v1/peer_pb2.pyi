@@ -138,30 +138,36 @@ class Life(_message.Message):
     def __init__(self, origin: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Stamp(_message.Message):
-    __slots__ = ("life", "seq", "context", "back", "added")
+    __slots__ = ("life", "seq", "context", "back", "added", "batches")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     life: int
     seq: int
     context: bytes
     back: int
     added: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, life: _Optional[int] = ..., seq: _Optional[int] = ..., context: _Optional[bytes] = ..., back: _Optional[int] = ..., added: _Optional[_Iterable[int]] = ...) -> None: ...
+    batches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, life: _Optional[int] = ..., seq: _Optional[int] = ..., context: _Optional[bytes] = ..., back: _Optional[int] = ..., added: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SnapshotHead(_message.Message):
-    __slots__ = ("dtype", "clock", "history", "members")
+    __slots__ = ("dtype", "clock", "history", "members", "batches", "repeated_batches")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     clock: bytes
     history: _containers.RepeatedCompositeFieldContainer[Generation]
     members: _containers.RepeatedCompositeFieldContainer[Rumour]
-    def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ...) -> None: ...
+    batches: _containers.RepeatedScalarFieldContainer[int]
+    repeated_batches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ..., batches: _Optional[_Iterable[int]] = ..., repeated_batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ShareHead(_message.Message):
     __slots__ = ("seq", "epoch", "to_epoch", "clock", "seen", "dtype", "weight")

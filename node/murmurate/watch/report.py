@@ -291,8 +291,20 @@ def assemble(
         "staleness": staleness,
         "staleness_predicted": predicted,
         "cc_ratio": next((row["cc_ratio"] for row in rows if row.get("cc_ratio")), None),
+        "nc": any(row["accuracy"] is not None and came_to_nothing(row) for row in ended),
         "nodes": list(rows),
     }
+
+
+def came_to_nothing(row: Json) -> bool:
+    """Of a model that was evaluated: NC, as paper 002 marks it. Its loss is no number, or it says
+    one class whatever it is shown."""
+    return row["test_loss"] is None or says_one_class(row)
+
+
+def says_one_class(row: Json) -> bool:
+    classes = [each for each in row.get("accuracy_by_class", ()) if each is not None]
+    return len(classes) > 2 and sum(each > 0 for each in classes) <= 1
 
 
 def curves(

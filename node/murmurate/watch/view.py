@@ -190,6 +190,8 @@ def summary(report: Json) -> list[str]:
             f"; accuracy {report['accuracy_mean']:.1%} on average,"
             f" {report['accuracy_min']:.1%} at least"
         )
+    if report["nc"]:
+        lines[0] += "; NC: it says one class for everything, or its loss is no number"
     lines += _gone(report["nodes"])
     if report["mode"] == "ist" and "coverage" in report:
         covered = report["coverage"]

@@ -22,6 +22,9 @@ class AsyncHub(HubSolver):
         self._step(push.values, self._scale(lease, push) / push.steps)
         self._updated()
 
+    def _adds_up(self) -> str:
+        return "makes an update of every gradient"
+
     def _scale(self, lease: Lease, push: MemberPush) -> float:
         """What a gradient weighs."""
         del lease, push

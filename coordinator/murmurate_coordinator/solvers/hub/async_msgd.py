@@ -43,6 +43,9 @@ class AsyncMomentum(HubSolver):
         self._step(push.values, 1.0)
         self._updated()
 
+    def _adds_up(self) -> str:
+        return "makes an update of every gradient"
+
     def _corrected(self, lease: Lease, name: str, gradient: torch.Tensor) -> None:
         """Before it goes into the momentum, in place."""
 

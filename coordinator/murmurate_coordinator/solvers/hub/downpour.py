@@ -82,6 +82,9 @@ class Downpour(HubSolver):
         super()._replaced(old, new)
         self._pulled.pop(old.number, None)
 
+    def _adds_up(self) -> str:
+        return "adds every push"
+
     def more(self) -> Json:
         return super().more() | {"push_every": self.push_every, "pull_every": self.pull_every}
 

@@ -38,6 +38,12 @@ from murmurate_coordinator.solvers.leases import LeasedSolver, Values
 from murmurate_coordinator.solvers.protocol import Capacity, Json, Lease
 from murmurate_coordinator.solvers.subnets.plan import check_memory
 
+IN_TURN = {
+    True: "take rule sync, or k-of-n with K = n, with which one member's rate suits all",
+    False: "take rule fedavg-async, or fedbuff with K = n, with which one member's rate suits all",
+}
+"""By whether the hub decides what a step does: what does not add up everybody's steps."""
+
 
 class HubSolver(LeasedSolver):
     """Weights with a version, and members that hold all of them."""
@@ -73,6 +79,27 @@ class HubSolver(LeasedSolver):
         """Whether one that has pushed is given weights now."""
         del lease
         return True
+
+    def _adds_up(self) -> str:
+        """What it does by which members move the weights further the more of them there are; empty:
+        they do not."""
+        return ""
+
+    @property
+    def instead(self) -> str:
+        return IN_TURN[self.half.central] if self._adds_up() else ""
+
+    @property
+    def caution(self) -> str:
+        adds = self._adds_up()
+        if not adds:
+            return ""
+        times = "n / K" if self.settings.gradients > 1 else "n"
+        return (
+            f"rule '{self.rule}' {adds}: n members move the weights {times} times as far as one"
+            " does, by what is up to n updates old, so the learning rate must be right for that:"
+            f" divide it by {times}, or {self.instead} (docs/hub.md)"
+        )
 
     # -- the version -------------------------------------------------------------------------------
 

@@ -40,6 +40,11 @@ class KOfN(HubSolver):
             self._batch.take()
             self._updated()
 
+    def _adds_up(self) -> str:
+        k = self.settings.gradients
+        all_of_them = k >= max(len(self.members), self._founders)
+        return "" if all_of_them else f"makes an update of {k} pushes"
+
     def _complete(self) -> bool:
         return self._batch.count >= self.settings.gradients
 

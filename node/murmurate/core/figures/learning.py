@@ -33,6 +33,8 @@ class Learning:
     def __init__(self) -> None:
         self.summed = False
         """Whether everybody's steps are added up, so that the rate must suit all at once."""
+        self.instead = "take rule 'shared', with which one node's rate suits any number of peers"
+        """What there is besides a lower rate then."""
         self.data = "same"
         """What was said of the peers' data (`core.gossip.ways.DATA`)."""
         self.own_cosine = math.nan
@@ -108,8 +110,7 @@ class Learning:
     @property
     def _remedy(self) -> str:
         if self.summed:
-            shared = "take rule 'shared', with which one node's rate suits any number of peers"
-            return f"lower the learning rate, or {shared}"
+            return f"lower the learning rate, or {self.instead}"
         if "unlike" in self._now:
             return (
                 'say data="own", as the others pull another way, and if that is not enough, lower'

@@ -79,8 +79,9 @@ def replay_log(state: PeerState, log: Iterable[Push]) -> tuple[Dot, ...]:
         state.log.add(push)
         if not any(dot in state.clock for dot in push.dots):
             push.add_to(state.replica.weights)
-            for dot in push.dots:
-                state.clock.add(dot)
+            for stamp in push.stamps:
+                state.clock.add(stamp.dot)
+                state.replica.batches = state.replica.batches.add(stamp.batches)
     return tuple(void)
 
 

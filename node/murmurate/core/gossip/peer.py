@@ -184,8 +184,9 @@ class Peer:
         free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
         return free and self._pruning.has_room(nbytes)
 
-    def prepare(self, delta: Delta, context: Clock) -> Push:
-        """An update with its id, to be logged before it is `commit`ted. Changes nothing."""
+    def prepare(self, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
+        """An update with its id, to be logged before it is `commit`ted. Changes nothing.
+        `batches`: those of a generator that it was computed on."""
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
         plain = delta if isinstance(delta, torch.Tensor) else None
@@ -195,7 +196,8 @@ class Peer:
         lifted = self.baseline.lift(context)
         if lifted is None:
             raise LocalProtocolError(f"a context of generation {context.generation}: too old")
-        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted),), plain, coded)
+        stamp = Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted, batches)
+        return Push((stamp,), plain, coded)
 
     def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
         """Fold a logged update of mine in and pass it on.
@@ -355,7 +357,13 @@ class Peer:
     def snapshot(self) -> Snapshot:
         """Weights, clock and what is needed to understand it, of one instant."""
         weights, clock = self.replica.snapshot()
-        return Snapshot(weights, clock, self.baseline.history, self.membership.rumours())
+        return Snapshot(
+            weights,
+            clock,
+            self.baseline.history,
+            self.membership.rumours(),
+            batches=self.replica.batches,
+        )
 
     # -- coming and going ------------------------------------------------------------------------
 
@@ -409,6 +417,7 @@ class Peer:
             epoch=self.epoch,
             seq=self.seq,
             clock=self.context(),
+            batches=self.replica.batches,
             members=self.membership.addresses(),
             history=self.baseline.history,
             log=tuple(self.log) if needed else (),

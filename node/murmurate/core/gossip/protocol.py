@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from murmurate.core.batches.held import NO_BATCHES, HeldBatches
 from murmurate.core.clock import Clock, Dot, Key
 from murmurate.core.effect import Effect, Rng
 from murmurate.core.intervals import Runs
@@ -43,6 +44,8 @@ class Account:
     """Updates of this peer that somebody may lack."""
     store: tuple[Push, ...] = ()
     """Updates of others that somebody may lack."""
+    batches: HeldBatches = NO_BATCHES
+    """Those in the weights."""
 
 
 class Driven(Protocol):
@@ -134,8 +137,9 @@ class GossipPeer(Driven, Protocol):
         """Whether an update of that size should be made now, or be added to the next one."""
         ...
 
-    def prepare(self, delta: Delta, context: Clock) -> Push:
-        """An update with its id, to be logged before it is `commit`ted. Changes nothing."""
+    def prepare(self, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
+        """An update with its id, to be logged before it is `commit`ted. Changes nothing.
+        `batches`: those of a generator that it was computed on."""
         ...
 
     # -- what the links take ---------------------------------------------------------------------

@@ -112,10 +112,12 @@ class Snapshots:
             replica.weights = snapshot.weights  # nothing of mine is in the old ones
         else:
             replica.weights.copy_(snapshot.weights)
+        replica.batches = snapshot.batches
         for push in plan.again:
             push.add_to(replica.weights)
-            for dot in push.dots:
-                clock.add(dot)
+            for stamp in push.stamps:
+                clock.add(stamp.dot)
+                replica.batches = replica.batches.add(stamp.batches)
         return clock
 
     def _give_up(self, lacking: tuple[Dot, ...]) -> list[Effect]:

@@ -198,10 +198,16 @@ class ByName:
 
 @dataclass(frozen=True, slots=True)
 class Ascending:
-    """Ends of runs, as `core/intervals.py` has them."""
+    """Ends of runs, as `core/intervals.py` has them; `empty`: or none."""
+
+    empty: bool = False
 
     def check(self, field: str) -> Check:
+        empty = self.empty
+
         def checked(runs: Runs) -> Runs:
+            if not runs and empty:
+                return runs
             if problem := runs_problem(runs):
                 raise RemoteProtocolError(field, problem)
             return runs

@@ -25,7 +25,9 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import torch
 from safetensors import SafetensorError, safe_open
 
+from murmurate.core.batches.held import NO_BATCHES, HeldBatches
 from murmurate.core.clock import Clock, ClockLimits
+from murmurate.core.intervals import Runs, runs_problem
 from murmurate.core.layout import Layout, TensorSpec
 from murmurate.core.message import Generation, Push
 from murmurate.edge.disk import nested
@@ -89,6 +91,8 @@ class Checkpoint:
     step: int
     samples: int
     clock: Clock
+    batches: HeldBatches = NO_BATCHES
+    """Of a generator, in these weights."""
     history: tuple[Generation, ...] = ()
     members: Mapping[str, str] = field(default_factory=dict)
     """Where the others were."""
@@ -205,6 +209,8 @@ def _entries(it: Checkpoint) -> tuple[list[_Entry], dict[str, str]]:
         "step": it.step,
         "samples": it.samples,
         "clock": base64.b64encode(it.clock.to_bytes()).decode(),
+        "batches": list(it.batches.numbers),
+        "batches_repeated": list(it.batches.repeated),
         "history": [generation_to_json(each) for each in it.history],
         "members": dict(it.members),
         "trained": [[spec.name, spec.dtype, list(spec.shape)] for spec in layout.tensors],
@@ -331,6 +337,14 @@ def _clock(about: Mapping[str, Any]) -> Clock:
     return Clock.from_bytes(base64.b64decode(about["clock"], validate=True), CLOCK_LIMITS)
 
 
+def _runs(about: Mapping[str, Any], key: str) -> Runs:
+    """Of batches; older checkpoints say none."""
+    runs = tuple(int(end) for end in about.get(key, ()))
+    if runs and (problem := runs_problem(runs)):
+        raise ValueError(f"{key}: {problem}")
+    return runs
+
+
 def _checkpoint(about: Any, tensors: dict[str, torch.Tensor], path: Path) -> Checkpoint:
     version = about["format"]
     if not isinstance(version, int) or version > FORMAT:
@@ -371,6 +385,7 @@ def _checkpoint(about: Any, tensors: dict[str, torch.Tensor], path: Path) -> Che
         step=step,
         samples=samples,
         clock=_clock(about),
+        batches=HeldBatches(*(_runs(about, key) for key in ("batches", "batches_repeated"))),
         history=tuple(generation_from_json(each) for each in about["history"]),
         members={str(name): str(address) for name, address in about["members"].items()},
         layout=layout,

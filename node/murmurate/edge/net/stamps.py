@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from murmurate.core.batches.held import STAMP_RUNS_MAX
 from murmurate.core.clock import Clock, Dot, Key, Range
-from murmurate.core.intervals import SEQ_MAX
+from murmurate.core.intervals import SEQ_MAX, Runs
 from murmurate.core.message import STAMPS_MAX, Stamp
-from murmurate.core.values.limits import NAME_BYTES_MAX, Count, Few, Printable
+from murmurate.core.values.limits import NAME_BYTES_MAX, Ascending, Count, Few, Printable
 from murmurate.edge.net.shapes import read_clock
 from murmurate.errors import RemoteProtocolError
 from murmurate.v1 import peer_pb2 as pb
@@ -26,6 +27,8 @@ _STAMPS = Few(STAMPS_MAX).check("push.stamps")
 _ORIGIN = Printable(NAME_BYTES_MAX, empty=False).check("push.lives.origin")
 _EPOCH = Count(1).check("push.lives.epoch")
 _CONTEXT = read_clock("push.context")
+_FEW_RUNS = Few(2 * STAMP_RUNS_MAX).check("push.batches")
+_RUNS = Ascending().check("push.batches")
 
 
 def write_push(dtype: str, stamps: tuple[Stamp, ...]) -> tuple[pb.PushHead, int]:
@@ -37,19 +40,22 @@ def write_push(dtype: str, stamps: tuple[Stamp, ...]) -> tuple[pb.PushHead, int]
     newest: dict[Key, int] = {}
     out = []
     work = 0
-    for index, (dot, context) in enumerate((stamp.dot, stamp.context) for stamp in stamps):
+    for index, stamp in enumerate(stamps):
+        dot, context, batches = stamp.dot, stamp.context, stamp.batches
         key = (dot.origin, dot.epoch)
         life = places.setdefault(key, len(places))
         before = newest.get(key, index - 1)
         newest[key] = index
-        work += len(context.keys()) + 1
+        work += len(context.keys()) + 1 + len(batches)
         if before >= 0:
             added, steps = _added(context, stamps[before].context, places)
             if 0 <= steps <= STEPS_MAX:
                 work += steps
                 out.append(pb.Stamp(life=life, seq=dot.seq, back=index - before, added=added))
+                out[-1].batches.extend(batches)
                 continue
         out.append(pb.Stamp(life=life, seq=dot.seq, context=context.to_bytes()))
+        out[-1].batches.extend(batches)
     lives = [pb.Life(origin=origin, epoch=epoch) for origin, epoch in places]
     return pb.PushHead(dtype=dtype, lives=lives, stamps=out), work
 
@@ -97,8 +103,13 @@ def read_stamps(m: pb.PushHead) -> tuple[Stamp, ...]:
         seq = each.seq
         if not 0 < seq <= SEQ_MAX:
             raise RemoteProtocolError("push.stamps", f"number {seq}")
-        stamps.append(Stamp(Dot(origin, epoch, seq), contexts.read(each)))
+        context = contexts.read(each)
+        stamps.append(Stamp(Dot(origin, epoch, seq), context, _batches(each)))
     return tuple(stamps)
+
+
+def _batches(m: pb.Stamp) -> Runs:
+    return _RUNS(tuple(_FEW_RUNS(m.batches))) if m.batches else ()
 
 
 class _Contexts:

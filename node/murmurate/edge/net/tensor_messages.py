@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple, cast
 
 import torch
 
+from murmurate.core.batches.held import BatchRuns, HeldBatches
 from murmurate.core.clock import Clock
 from murmurate.core.codecs import codec
 from murmurate.core.gossip.average.push_sum import Share
@@ -65,6 +66,8 @@ class SnapshotHead:
     history: Annotated[tuple[Generation, ...], Few(GENERATIONS_MAX)]
     members: Annotated[tuple[Rumour, ...], Few(MEMBERS_MAX)]
     dtype: Dtype
+    batches: BatchRuns = ()
+    repeated_batches: BatchRuns = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,12 @@ def take_apart(message: Bulk) -> tuple[BulkHead, torch.Tensor]:
         case Snapshot():
             tensor = message.weights
             head = SnapshotHead(
-                message.clock, message.history, message.members, _dtype_name(tensor)
+                message.clock,
+                message.history,
+                message.members,
+                _dtype_name(tensor),
+                message.batches.numbers,
+                message.batches.repeated,
             )
         case Share():
             tensor = message.model
@@ -154,6 +162,7 @@ def put_together(head: BulkHead, payload: torch.Tensor, norm: float | None = Non
                 head.members,
                 unshared=True,
                 norm=None if _SWAP else norm,
+                batches=HeldBatches(head.batches, head.repeated_batches),
             )
         case ShareHead():
             life = (head.epoch, head.to_epoch)
@@ -301,7 +310,7 @@ def encode_head(head: BulkHead) -> bytes:
 
 def push_fits(push: Push) -> bool:
     """Whether the stamps of this sum fit into a head. Few always do, short of 1,000 origins."""
-    if sum(1 + stamp.context.spans for stamp in push.stamps) <= 256:
+    if sum(1 + s.context.spans + len(s.batches) for s in push.stamps) <= 256:
         return True
     data, work = _head_bytes(_push_head(push))
     return len(data) <= HEAD_BYTES_MAX and work <= CONTEXTS_MAX

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from murmurate.core.batches.held import NO_BATCHES, HeldBatches
 from murmurate.core.clock import Clock
 from murmurate.core.driver import Life
 from murmurate.core.gossip.config import PeerConfig
@@ -48,6 +49,8 @@ class Beginning:
     """Whether its weights are the swarm's; if not, a snapshot will bring them."""
     clock: Clock | None = None
     """Of the weights it goes on from."""
+    batches: HeldBatches = NO_BATCHES
+    """In these weights."""
     history: tuple[Generation, ...] = ()
     past: Past | None = None
 
@@ -126,7 +129,7 @@ class NodeLives:
         peer = state.way.kind()(
             state.name,
             epoch,
-            Replica(state.weights, beginning.clock),
+            Replica(state.weights, beginning.clock, beginning.batches),
             rng=state.rng,
             config=PeerConfig(
                 topology=settings.topology,
@@ -198,6 +201,7 @@ class NodeLives:
         return Beginning(
             synced=True,
             clock=back.clock.copy(),
+            batches=back.batches,
             history=back.history,
             past=Past(
                 log=back.log,
@@ -240,6 +244,7 @@ class NodeLives:
                 "seq": mine.seq,
                 "samples": state.tally.samples,
                 "clock": mine.clock,
+                "batches": mine.batches,
                 "members": dict(mine.members),
                 "history": mine.history,
                 "log": mine.log,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from murmurate.core.clock import Clock
+    from murmurate.core.intervals import Runs
     from murmurate.core.message import Delta
     from murmurate.core.publishing.likeness import Likeness
     from murmurate.edge.disk.checkpoint import Checkpoint
@@ -155,15 +156,23 @@ class TrainingPort:
         """Whether a newcomer is getting a large snapshot right now."""
         return self._giving.busy()
 
-    def commit(self, update: Delta, context: Clock, compute_s: float, worth: int = 1) -> None:
+    def commit(
+        self,
+        update: Delta,
+        context: Clock,
+        compute_s: float,
+        worth: int = 1,
+        batches: Runs = (),
+    ) -> None:
         """Publish an update that is not in the flat weights yet. `worth`: of so many updates, had
-        there been room for each. `LocalProtocolError`: it cannot be used, nothing has changed."""
+        there been room for each; `batches`: of a generator, that it was computed on.
+        `LocalProtocolError`: it cannot be used, nothing has changed."""
         state, likeness = self._state, self.likeness
         if likeness is not None:
             likeness.arrived(state.weights)
         with state.lock:
             self._see_level()
-            push = state.peer.prepare(update, context)
+            push = state.peer.prepare(update, context, batches)
             state.driver.commit(push, time.monotonic())
             state.weights = state.peer.replica.weights  # not always the same buffer
             state.tally.publish(compute_s)

@@ -30,7 +30,8 @@ from murmurate.programs.cli.options import (
     seconds,
     whole,
 )
-from murmurate.programs.keys.config import KEYS, check_budget, load
+from murmurate.programs.keys.config import check_budget, load
+from murmurate.programs.keys.table import NODE_KEYS
 from murmurate.training.signals import Stopped
 
 EXIT_CODES: tuple[tuple[type[MurmurateError], int], ...] = (
@@ -44,7 +45,7 @@ EXIT_CODES: tuple[tuple[type[MurmurateError], int], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a known error is one line on stderr and its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = command_line().parse_args(argv)
     try:
         return _run(arguments)
     except (KeyboardInterrupt, Stopped):  # also while an error is being reported
@@ -64,7 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """All commands, also those that other packages add."""
     parser = argparse.ArgumentParser(
         prog="murmurate",
         description="Train one model across a flock of unequal machines.",
@@ -108,7 +110,7 @@ environment, the environment beats the file. docs/config.md explains each.
     node.add_argument(
         "--events", action="store_true", help="a line of JSON for each event (for programs)"
     )
-    add_keys(node, KEYS)
+    add_keys(node, NODE_KEYS)
     node.set_defaults(run=_node)
 
 
@@ -179,7 +181,7 @@ examples:
 
 
 def _node(arguments: argparse.Namespace) -> int:
-    config = load(arguments.config, os.environ, given(arguments))
+    config = load(arguments.config, os.environ, given(arguments, NODE_KEYS))
     check_budget(config)
     train = config.train
     workloads.check(train.workload, train.data)

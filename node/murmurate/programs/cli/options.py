@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import textwrap
-from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from murmurate.programs.keys.config import KEYS
-from murmurate.programs.keys.gather import Key
+from murmurate.programs.keys.key import Book
 from murmurate.programs.keys.kinds import FLAG, LIST
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -32,24 +30,24 @@ def command(
     )
 
 
-def add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
-    """An option for each key; values stay text, `config.load` checks them with all the others."""
-    for section in dict.fromkeys(key.section for key in keys):
-        group = parser.add_argument_group(f"[{section}]")
-        for key in keys:
-            if key.section != section:
-                continue
-            how: dict[str, Any] = {"metavar": key.kind.metavar}
-            if key.kind is FLAG:
-                how |= {"nargs": "?", "const": "true"}
-            elif key.kind is LIST:
-                how |= {"nargs": "*"}
-            group.add_argument(key.option, dest=key.path, help=key.meaning, **how)
+def add_keys(parser: argparse.ArgumentParser, book: Book) -> None:
+    """An option for each key; values stay text, `gather` checks them with all the others. The
+    command says its book to `reference` too."""
+    parser.set_defaults(book=book)
+    groups = {name: parser.add_argument_group(f"[{name}]") for name in book.sections}
+    for key in book.keys:
+        form = key.kind.form
+        how: dict[str, Any] = {"metavar": form.metavar}
+        if form is FLAG:
+            how |= {"nargs": "?", "const": "true"}
+        elif form is LIST:
+            how |= {"nargs": "*"}
+        groups[key.section].add_argument(key.option, dest=key.path, help=key.meaning, **how)
 
 
-def given(arguments: argparse.Namespace, keys: Iterable[Key] = KEYS) -> dict[str, str]:
+def given(arguments: argparse.Namespace, book: Book) -> dict[str, str]:
     """What the options say, by key."""
-    values = {key.path: getattr(arguments, key.path, None) for key in keys}
+    values = {key.path: getattr(arguments, key.path, None) for key in book.keys}
     return {
         path: " ".join(value) if isinstance(value, list) else value
         for path, value in values.items()

@@ -10,49 +10,15 @@ from typing import TYPE_CHECKING
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import Commands, add_keys, command, given, positive
-from murmurate.programs.keys.config import KEYS, load
-from murmurate.programs.keys.hub import HUB_KEYS
+from murmurate.programs.keys.config import load
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import UP_KEYS
 
 if TYPE_CHECKING:
     from murmurate.programs.up.launch import UpPlan
 
 VIRTUAL = "murmurate.up"
 """The entry point of what `--virtual` runs: programs do not import studies."""
-
-UP_KEYS = {
-    "node": ("run", "seed", "threads"),
-    "train": (
-        *(
-            "workload",
-            "data",
-            "split",
-            "batch_size",
-            "lr",
-            "optimizer",
-            "momentum",
-            "nesterov",
-            "weight_decay",
-            "schedule",
-            "warmup",
-            "batch_warmup",
-            "every",
-            "peers_data",
-            "rule",
-            "strength",
-            "mode",
-            "group",
-            "topology",
-        ),
-        *("own_samples", "samples", "seconds", "evaluate_s", "validation"),
-    ),
-    "ist": ("memory",),
-    "hub": tuple(key.name for key in HUB_KEYS),
-    "checkpoint": ("dir", "every_s"),
-    "metrics": ("listen",),
-    "report": ("path",),
-}
-"""What all nodes of `up` share; the rest (names, addresses, shards) it decides itself."""
 
 
 def add(commands: Commands) -> None:
@@ -168,7 +134,7 @@ examples:
             default=[],
             help=f"with --virtual: when a node {does}, in virtual seconds; again for more nodes",
         )
-    add_keys(up, [key for key in KEYS if key.name in UP_KEYS[key.section]])
+    add_keys(up, UP_KEYS)
     up.set_defaults(run=_run)
 
 
@@ -194,7 +160,7 @@ def plan_of(arguments: argparse.Namespace) -> UpPlan:
             "--speed, --step-s, --fold-s, --delay-s, --link-bytes-s, --join, --leave: only with"
             " --virtual; --slow slows a real node"
         )
-    options = given(arguments)
+    options = given(arguments, UP_KEYS)
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)

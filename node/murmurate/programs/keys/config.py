@@ -1,308 +1,36 @@
-"""What a node is told: its keys, their values, and what only shows when values are seen together.
+"""The configuration of a node, put together: what only shows when values are seen together.
 
-One table of keys, from which the TOML file, the environment, the options, their help and the
-reference are made; how values are found and refused is `programs.keys.gather`.
+Which keys there are is `programs.keys.table`, how values are found `programs.keys.gather`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
-from murmurate.core.gossip.ways import DATA, WAYS, data_problem, mixes_weights, strength_problem
-from murmurate.core.synchronous.rules import (
-    GROUP_SIZE,
-    GROUPS,
-    HIERARCHICAL,
-    RULES_IN_STEP,
-    rules_in_step,
-)
-from murmurate.core.topology import TOPOLOGIES
+from murmurate.core.gossip.ways import DATA, data_problem, mixes_weights, strength_problem
+from murmurate.core.synchronous.rules import GROUPS, HIERARCHICAL, RULES_IN_STEP
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
 from murmurate.core.values.hub_settings import problems as hub_problems
-from murmurate.core.values.member_half import HUB_RULES, IST_RULES, RULES_OF
-from murmurate.core.values.recipe import OPTIMIZERS, Recipe, Schedule, problems
-from murmurate.core.values.slowness import Slowness
+from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.recipe import problems
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.gather import Book, Given, Key, gather, problem
-from murmurate.programs.keys.hub import HUB_KEYS
-from murmurate.programs.keys.kinds import (
-    ADDRESS,
-    FILE,
-    FLAG,
-    FOLDER,
-    LIST,
-    NUMBER,
-    SIZE,
-    SLOW,
-    STDIN,
-    TEXT,
-    WHOLE,
-    Shard,
-    cannot_listen,
-    is_address,
-    is_advertise,
-    is_below_one,
-    is_codec,
-    is_existing,
-    is_flag,
-    is_folder,
-    is_generator,
-    is_name,
-    is_part,
-    is_peers,
-    is_schedule,
-    is_shard,
-    is_size,
-    is_slowness,
-    is_split,
-    is_workload,
-    is_writable,
-    number,
-    one_of,
-    whole,
-)
+from murmurate.programs.keys.gather import Given, gather, problem
+from murmurate.programs.keys.key import MEMBER, NODE, Key, Role, written
+from murmurate.programs.keys.kinds import STDIN, cannot_listen
+from murmurate.programs.keys.table import NODE_KEYS, RULES, Config, NodeConfig, TrainConfig
 
-MODES = ("gossip", *RULES_OF, *RULES_IN_STEP)
-RULES = tuple(WAYS)
-ALL_RULES = tuple(dict.fromkeys((*RULES, *IST_RULES, *HUB_RULES, *rules_in_step())))
-ROLES = ("peer", "generator")
+KEYS = NODE_KEYS.keys
 
+ROLE_OF = {
+    "gossip": Role.PEER,
+    **dict.fromkeys(RULES_IN_STEP, Role.IN_STEP),
+    "ist": Role.SUBNETS,
+    "hub": Role.WHOLE,
+}
+"""What a node is, by its mode."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """Who this node is, and whom it knows."""
-
-    name: str | None = None
-    role: str = "peer"
-    run: str = "murmurate"
-    listen: str = "127.0.0.1:0"
-    advertise: str | None = None
-    peers: tuple[str, ...] = ()
-    insecure: bool = False
-    seed: int = 0
-    threads: int = 0
-    found: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """What is trained, how, and for how long. None: the workload decides (or: no limit)."""
-
-    workload: str = "digits"
-    data: str | None = None
-    split: str = "none"
-    shard: Shard = field(default_factory=Shard)
-    batch_size: int | None = None
-    lr: float | None = None
-    optimizer: str | None = None
-    momentum: float | None = None
-    nesterov: bool | None = None
-    weight_decay: float | None = None
-    schedule: Schedule = field(default_factory=Schedule)
-    warmup: float = 0.0
-    batch_warmup: float = 0.0
-    every: int | None = None
-    peers_data: str | None = None
-    rule: str = "shared"
-    strength: float | None = None
-    mode: str = "gossip"
-    group: int | None = None
-    topology: str = "full"
-    codec: str = "fp32"
-    slow_s: Slowness = field(default_factory=Slowness)
-    generator: str | None = None
-    own_samples: int | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    evaluate_s: float | None = None
-    validation: float | None = None
-
-    @property
-    def recipe(self) -> Recipe:
-        """What of the training is not the workload's own."""
-        return recipe_of(self)
-
-    @property
-    def data_of_peers(self) -> str:
-        """Whether peers' data are the same in kind: not if each has labels of its own."""
-        if self.peers_data is not None:
-            return self.peers_data
-        parted = self.split == "labels" and self.rule in WAYS and "own" in WAYS[self.rule].every
-        return "own" if parted else "same"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IstConfig:
-    """A member of independent subnet training: for whom, and how much it can do."""
-
-    coordinator: str | None = None
-    width: float = 0.0
-    memory: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubConfig:
-    """What the hub is told that `up` starts. None: its rule decides."""
-
-    protocol: str | None = None
-    gradients: int | None = None
-    momentum: float | None = None
-    nesterov: bool | None = None
-    dc_lambda: float | None = None
-    dc_adaptive: bool | None = None
-    slack: float | None = None
-    power: float | None = None
-    alpha: float | None = None
-    pull: int | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """What was said."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointConfig:
-    """Where this node keeps what it is, and how often."""
-
-    dir: str | None = None
-    every_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
-    """Where this node's figures are served; None: nowhere."""
-
-    listen: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportConfig:
-    """What is written at the end."""
-
-    path: str | None = None
-    audit: str | None = None
-    weights: str | None = None
-    trajectory: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All of it."""
-
-    node: NodeConfig = field(default_factory=NodeConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    ist: IstConfig = field(default_factory=IstConfig)
-    hub: HubConfig = field(default_factory=HubConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    report: ReportConfig = field(default_factory=ReportConfig)
-
-
-def recipe_of(train: Any) -> Recipe:
-    """Of a section that has the keys of a recipe: a node's, or another program's."""
-    return Recipe(**{each.name: getattr(train, each.name) for each in fields(Recipe)})
-
-
-# -- the keys ------------------------------------------------------------------------------------
-
-
-OPTIMIZER_HELP = f"{', '.join(OPTIMIZERS)} (default: the workload's)"
-SCHEDULE_HELP = "of the rate: constant, linear, poly(POWER), multistep(PART,…) or cosine"
-WARMUP_HELP = "part of the budget over which the rate rises, such as 0.05"
-BATCH_WARMUP_HELP = "part of the budget over which the batch grows to its size"
-EVERY_HELP = "local steps in an update (default: 4 with rule shared, 2 with Adam; else 1)"
-PEERS_DATA_HELP = (
-    "rule shared: same, or own: each peer's is unlike (default: own if split by labels)"
-)
-IN_STEP = tuple(rules_in_step())
-RULE_HELP = (
-    f"what an update does: {' or '.join(RULES)}; up --mode ist: {', '.join(IST_RULES)};"
-    f" --mode hub: {', '.join(HUB_RULES)};"
-    f" --mode allreduce: {', '.join(RULES_IN_STEP['allreduce'])}"
-)
-MODE_HELP = (
-    "gossip; ist: a subnet, from a coordinator; hub: the whole model, from a hub;"
-    " allreduce: all in step; hogwild: one memory"
-)
-GROUP_HELP = f"rules hierarchical, groups: members in a group (default {GROUP_SIZE})"
-STRENGTH_HELP = "the power of rule scaled, λ of compensated, the largest staleness for bound"
-SLOW_HELP = "wait after each step, in s, or gaussian(M,D), exponential(SHIFT,M), xFACTOR"
-OWN_SAMPLES_HELP = "end when this node alone has seen so many: the others' labels are forgotten"
-EVALUATE_HELP = "seconds between evaluations (default 1; virtual: a tenth); 0: at the end only"
-VALIDATION_HELP = "part of the training data to evaluate on instead of the test data until the end"
-WIDTH_HELP = "how large a subnet, relative to the others' (default: as it is fast)"
-MEMORY_HELP = "for subnet, gradients and optimizer, such as 200MB (default: enough)"
-
-KEYS = (
-    Key("node", "name", TEXT, is_name, "name in the swarm (default: chosen at the start)"),
-    Key("node", "role", TEXT, one_of(ROLES), "peer, or generator: deals batches, has no model"),
-    Key("node", "run", TEXT, is_name, "name of the training; peers of another run are refused"),
-    Key("node", "listen", ADDRESS, is_address, "where to listen; port 0 takes a free one"),
-    Key("node", "advertise", ADDRESS, is_advertise, "where others reach it (default: listen)"),
-    Key(
-        "node",
-        "peers",
-        LIST,
-        is_peers,
-        "some members, or dns:NAME:PORT; none: found a run",
-    ),
-    Key("node", "insecure", FLAG, is_flag, "listen beyond this machine, without encryption"),
-    Key("node", "seed", WHOLE, whole(0), "of first weights and data order"),
-    Key("node", "threads", WHOLE, whole(0), "for torch; 0: its share of the cores"),
-    Key("node", "found", FLAG, is_flag, "with peers: found it if none of them is in a swarm"),
-    Key("train", "workload", TEXT, is_workload, "name, or FILE.py:CLASS"),
-    Key("train", "data", FILE, is_existing, "file or folder with the data, where one is needed"),
-    Key("train", "split", TEXT, is_split, "none, dataset, labels or dirichlet(α): who sees what"),
-    Key("train", "shard", TEXT, is_shard, "part i of n of the data, as i/n or ordinal/n"),
-    Key("train", "batch_size", WHOLE, whole(1), "samples in a step (default: the workload's)"),
-    Key("train", "lr", NUMBER, number(0, above=True), "learning rate (default: the workload's)"),
-    Key("train", "optimizer", TEXT, one_of(tuple(OPTIMIZERS)), OPTIMIZER_HELP),
-    Key("train", "momentum", NUMBER, is_below_one, "of the optimizer (default: the workload's)"),
-    Key("train", "nesterov", FLAG, is_flag, "momentum that looks ahead (default: the workload's)"),
-    Key("train", "weight_decay", NUMBER, number(0), "of the optimizer (default: the workload's)"),
-    Key("train", "schedule", TEXT, is_schedule, SCHEDULE_HELP),
-    Key("train", "warmup", NUMBER, is_below_one, WARMUP_HELP),
-    Key("train", "batch_warmup", NUMBER, is_below_one, BATCH_WARMUP_HELP),
-    Key(
-        "train",
-        "every",
-        WHOLE,
-        whole(1),
-        EVERY_HELP,
-    ),
-    Key("train", "peers_data", TEXT, one_of(DATA), PEERS_DATA_HELP),
-    Key("train", "rule", TEXT, one_of(ALL_RULES), RULE_HELP),
-    Key("train", "strength", NUMBER, number(0), STRENGTH_HELP),
-    Key("train", "mode", TEXT, one_of(MODES), MODE_HELP),
-    Key("train", "group", WHOLE, whole(1), GROUP_HELP),
-    Key("train", "topology", TEXT, one_of(TOPOLOGIES), f"who sends to whom: {TOPOLOGIES[0]}, …"),
-    Key("train", "codec", TEXT, is_codec, "how updates are sent: fp32, bf16, int8 or topk"),
-    Key("train", "slow_s", SLOW, is_slowness, SLOW_HELP),
-    Key("train", "generator", ADDRESS, is_generator, "take batches from there, not from own data"),
-    Key("train", "own_samples", WHOLE, whole(1), OWN_SAMPLES_HELP),
-    Key("train", "samples", WHOLE, whole(1), "end when the whole swarm has seen so many"),
-    Key("train", "seconds", NUMBER, number(0, above=True), "end after so long"),
-    Key("train", "evaluate_s", NUMBER, number(0), EVALUATE_HELP),
-    Key("train", "validation", NUMBER, is_part, VALIDATION_HELP),
-    Key("ist", "coordinator", ADDRESS, is_generator, "mode ist, hub: where the coordinator is"),
-    Key("ist", "width", NUMBER, number(0, above=True), WIDTH_HELP),
-    Key("ist", "memory", SIZE, is_size, MEMORY_HELP),
-    *HUB_KEYS,
-    Key("checkpoint", "dir", FOLDER, is_folder, "a folder of its own; goes on from what is there"),
-    Key("checkpoint", "every_s", NUMBER, number(0, above=True), "seconds between two (default 30)"),
-    Key("metrics", "listen", ADDRESS, is_address, "serve /metrics, probes and a page there"),
-    Key("report", "path", FILE, is_writable, "JSON file for the report"),
-    Key("report", "audit", FILE, is_writable, "file for a line per update: the batches in it"),
-    Key("report", "weights", FILE, is_writable, ".npy file for the final weights, flat"),
-    Key("report", "trajectory", FILE, is_writable, ".safetensors file for weights now and then"),
-)
-
-
-NODE = Book(KEYS)
 
 # -- putting it together -------------------------------------------------------------------------
 
@@ -316,20 +44,13 @@ def load(
 
     `options` are texts by path, such as {"train.lr": "0.1"}.
     """
-    found = gather(NODE, file, environment or {}, options or {}, _together)
+    found = gather(NODE_KEYS, file, environment or {}, options or {}, _together)
     if "shard" in found["train"]:
         found["train"]["shard"] = found["train"]["shard"].of(found["node"].get("name", ""))
     if (rules := RULES_IN_STEP.get(found["train"].get("mode", ""))) is not None:
         found["train"].setdefault("rule", rules[0])
-    return Config(
-        node=NodeConfig(**found["node"]),
-        train=TrainConfig(**found["train"]),
-        ist=IstConfig(**found["ist"]),
-        hub=HubConfig(**found["hub"]),
-        checkpoint=CheckpointConfig(**found["checkpoint"]),
-        metrics=MetricsConfig(**found["metrics"]),
-        report=ReportConfig(**found["report"]),
-    )
+    made: Config = NODE_KEYS.made(found)
+    return made
 
 
 def check_budget(config: Config) -> None:
@@ -370,8 +91,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
             )
     if values.get("node.found") is False and not peers and not _failed("node.peers", values, given):
         wrong("node.found", "true, or name peers to join")
-    found += _subnets(values, given)
-    found += _in_step(values, given)
+    found += _of_the_mode(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
     if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
@@ -445,87 +165,66 @@ def listening(
     return problems
 
 
-def _subnets(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    """What modes with a coordinator need, and what only another mode can use."""
+def _of_the_mode(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
+    """What the mode and its rule need, and what they have not."""
     coordinator, mode = values.get("ist.coordinator"), values.get("train.mode", "gossip")
-    rules, rule = RULES_OF.get(mode), values.get("train.rule")
+    rule, role = values.get("train.rule"), ROLE_OF[mode]
     found: dict[str, str] = {}
-    if rules is None:
-        found |= {path: "only with mode ist or hub" for path in values if path.startswith("ist.")}
-        found |= {path: "only with mode hub" for path in values if path.startswith("hub.")}
-        if rule is not None and mode == "gossip" and rule not in RULES:
-            found["train.rule"] = f"{' or '.join(RULES)} with mode gossip"
-    else:
-        whose = f"none with mode {mode}: it is the coordinator's"
-        train = ("train.rule", "train.every", "train.samples", "train.evaluate_s")
-        paths = (*train, "checkpoint.dir", "report.weights", *(k.path for k in HUB_KEYS))
-        if mode != "hub":
-            found |= {key.path: "only with mode hub" for key in HUB_KEYS}
-            paths = paths[: -len(HUB_KEYS)]
-        else:
-            found |= dict.fromkeys(("ist.width", "ist.memory"), "only with mode ist")
-        if coordinator != STDIN:  # else it is for the launcher, which starts the coordinator too
-            found |= dict.fromkeys(paths, whose)
-        elif mode == "hub" and (rule or "async") in rules:
-            said = {p.removeprefix("hub."): v for p, v in values.items() if p.startswith("hub.")}
-            wrong = hub_problems(rule or "async", said, None)
-            found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
-        if rule is not None and rule not in rules:
-            found["train.rule"] = f"{', '.join(rules)} with mode {mode}"
-        if values.get("node.peers") != (STDIN,):
-            found["node.peers"] = f"none with mode {mode}: only the coordinator is spoken to"
-        others = (
-            "train.generator",
-            "train.codec",
-            "train.topology",
-            "train.peers_data",
-            "train.strength",
-            "train.own_samples",
-            "train.schedule",
-            "train.warmup",
-            "train.batch_warmup",
-            "report.audit",
-        )
-        found |= dict.fromkeys(others, "only with mode gossip")
-        found = {path: said for path, said in found.items() if path in values}
-        if coordinator is None and not _failed("ist.coordinator", values, given):
-            found["ist.coordinator"] = f"where it is, such as 10.0.0.5:7100: mode {mode} needs one"
-    problems = []
-    for path, accepted in found.items():
-        place, value = given.get(path, Given("default", values.get(path)))
-        problems.append(problem(place, path, value, accepted))
-    return problems
-
-
-def _in_step(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
-    """What a mode in which all train in step, or in one memory, has not, and what only it has."""
-    mode, rule = values.get("train.mode", "gossip"), values.get("train.rule")
-    found: dict[str, str] = {}
-    if mode in RULES_IN_STEP:
-        rules = RULES_IN_STEP[mode]
-        if rule is not None and rule not in rules:
-            found["train.rule"] = f"{' or '.join(rules)} with mode {mode}"
-        no = f"none with mode {mode}"
-        absent = (
-            "train.every",
-            "train.strength",
-            "train.peers_data",
-            "train.generator",
-            "checkpoint.dir",
-            "train.own_samples",
-        )
-        found |= {path: no for path in (*absent, "report.audit") if path in values}
-        for path, only in (("train.topology", "full"), ("train.codec", "fp32")):
-            if values.get(path, only) != only:
-                found[path] = f"{only} with mode {mode}"
+    for path, value in values.items():
+        key = NODE_KEYS.by_path[path]
+        started_too = coordinator == STDIN and _is_the_coordinators(key, mode)
+        if not role & key.roles and not started_too and (why := _not_for(key, value, mode)):
+            found[path] = why
+    rules = {**RULES_OF, **RULES_IN_STEP, "gossip": RULES}[mode]
+    if rule is not None and rule not in rules:
+        found["train.rule"] = f"{(', ' if role & MEMBER else ' or ').join(rules)} with mode {mode}"
+    elif mode == "hub" and coordinator == STDIN:
+        said = {path[4:]: value for path, value in values.items() if path.startswith("hub.")}
+        wrong = hub_problems(rule or "async", said, None)
+        found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
     if "train.group" in values and rule not in (HIERARCHICAL, GROUPS):
         found["train.group"] = "only with mode allreduce and rule hierarchical or groups"
-    problems = []
+    if role & MEMBER:
+        if values.get("node.peers", (STDIN,)) != (STDIN,):
+            found["node.peers"] = f"none with mode {mode}: only the coordinator is spoken to"
+        if coordinator is None and not _failed("ist.coordinator", values, given):
+            found["ist.coordinator"] = f"where it is, such as 10.0.0.5:7100: mode {mode} needs one"
+    out = []
     for path, accepted in found.items():
         place, value = given.get(path, Given("default", values.get(path)))
-        problems.append(problem(place, path, value, accepted))
-    return problems
+        out.append(problem(place, path, value, accepted))
+    return out
+
+
+def _is_the_coordinators(key: Key, mode: str) -> bool:
+    of_the_mode = mode == "hub" if key.section == "hub" else bool(ROLE_OF[mode] & MEMBER)
+    return of_the_mode and Role.COORDINATOR in key.roles
+
+
+def _not_for(key: Key, value: object, mode: str) -> str:
+    """Why a node of this mode does not take a key that is not for it; empty: as it is anyway."""
+    if _is_the_coordinators(key, mode):
+        return f"none with mode {mode}: it is the coordinator's"
+    if not key.roles & NODE:
+        return "only with mode hub"
+    if ROLE_OF[mode] is Role.IN_STEP and Role.PEER in key.roles:
+        if key.default is None:
+            return f"none with mode {mode}"
+        return f"{written(key.default)} with mode {mode}" if value != key.default else ""
+    *others, last = (each for each, role in ROLE_OF.items() if role & key.roles)
+    return f"only with mode {', '.join(others)}{' or ' if others else ''}{last}"
 
 
 def _failed(path: str, values: Mapping[str, Any], given: Mapping[str, Given]) -> bool:
     return path in given and path not in values
+
+
+__all__ = [
+    "KEYS",
+    "Config",
+    "TrainConfig",
+    "check_budget",
+    "listening",
+    "load",
+    "recipe_problems",
+]

@@ -2,8 +2,8 @@
 
 An option beats the environment, the environment beats the file, the file beats the default. Nothing
 is guessed: a key that is not known, or a value that cannot be run, is named with its place and with
-what is accepted, and all of them are named at once. Which keys there are is the program's own
-(`programs.keys.config` for a node). No torch here: a mistake is told in a blink.
+what is accepted, and all of them are named at once. Which keys there are, the program's book says
+(`programs.keys.key`). No torch here: a mistake is told in a blink.
 """
 
 from __future__ import annotations
@@ -12,56 +12,17 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from murmurate.core.values.names import nearest
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.kinds import KeyKind, Wrong
+from murmurate.programs.keys.key import PREFIX, Book, Key
+from murmurate.programs.keys.kinds import Wrong
 
-PREFIX = "MURMURATE_"
 # Kubernetes puts the addresses of a service «murmurate-node» into variables that look like keys.
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
-
-
-class Key(NamedTuple):
-    """One key: where it stands, what it takes, what it means."""
-
-    section: str
-    name: str
-    kind: KeyKind
-    check: Callable[[object], object]
-    meaning: str
-
-    @property
-    def path(self) -> str:
-        return f"{self.section}.{self.name}"
-
-    @property
-    def option(self) -> str:
-        if self.section == "report":
-            return "--report" if self.name == "path" else f"--{self.name}"
-        if self.section == "checkpoint":
-            return "--checkpoint" if self.name == "dir" else "--checkpoint-every-s"
-        if self.section == "metrics":
-            return "--metrics"
-        if self.section == "hub":  # momentum is also a node's own
-            return "--hub-" + self.name.replace("_", "-")
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return f"{PREFIX}{self.section}_{self.name}".upper()
-
-
-class Book:
-    """All keys of one program: of a node, or of another that is configured in the same way."""
-
-    def __init__(self, keys: Iterable[Key]) -> None:
-        self.keys = tuple(keys)
-        self.by_path = {key.path: key for key in self.keys}
-        self.sections = tuple(dict.fromkeys(key.section for key in self.keys))
 
 
 class Given(NamedTuple):
@@ -93,7 +54,7 @@ def gather(
     values: dict[str, Any] = {}
     for path, (place, value) in given.items():
         try:
-            values[path] = book.by_path[path].check(value)
+            values[path] = book.by_path[path].kind.check(value)
         except Wrong as wrong:
             problems.append(problem(place, path, value, str(wrong)))
     problems += together(values, given)
@@ -113,10 +74,10 @@ def child_environment() -> dict[str, str]:
 def _take(given: dict[str, Given], key: Key, place: str, text: str, problems: list[str]) -> None:
     """Text from the environment or an option, as what a TOML file would have held."""
     try:
-        given[key.path] = Given(place, key.kind.from_text(text))
+        given[key.path] = Given(place, key.kind.form.from_text(text))
     except ValueError:
         given.pop(key.path, None)
-        problems.append(problem(place, key.path, text, f"expected {key.kind.accepted}"))
+        problems.append(problem(place, key.path, text, f"expected {key.kind.form.accepted}"))
 
 
 def _from_environment(

@@ -1,7 +1,8 @@
 """One value of a configuration: what text becomes, and what is accepted.
 
-A check takes what a TOML file holds and gives back what is run with, or raises `Wrong` with a
-sentence on what is accepted. The caller knows the key and the place.
+A kind of value is how it is written (`WrittenForm`) and a check, which takes what a TOML file holds
+and gives back what is run with, or raises `Wrong` with a sentence on what is accepted. The caller
+knows the key and the place.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from murmurate.core.clock import ClockLimits
 from murmurate.core.codecs.choice import CODECS, EXPECTED, parse_codec
@@ -55,8 +56,8 @@ class Wrong(Exception):
     """Says what is accepted instead."""
 
 
-class KeyKind(NamedTuple):
-    """A type as users see it: its name, its placeholder in --help, and how text becomes one."""
+class WrittenForm(NamedTuple):
+    """How a value is written: its name, its placeholder in --help, and how text becomes one."""
 
     name: str
     metavar: str
@@ -78,16 +79,29 @@ def _from_list(text: str) -> object:
     return [part for part in re.split(r"[,\s]+", text) if part]
 
 
-TEXT = KeyKind("text", "NAME", str)
-ADDRESS = KeyKind("text", "HOST:PORT", str)
-FILE = KeyKind("text", "FILE", str)
-FOLDER = KeyKind("text", "DIR", str)
-WHOLE = KeyKind("whole number", "N", int)
-SIZE = KeyKind("size", "SIZE", str)
-NUMBER = KeyKind("number", "X", float)
-FLAG = KeyKind("true or false", "true|false", _from_flag)
-SLOW = KeyKind("number of seconds, or a distribution", "S", str)
-LIST = KeyKind("list of text", "HOST:PORT", _from_list)
+TEXT = WrittenForm("text", "NAME", str)
+ADDRESS = WrittenForm("text", "HOST:PORT", str)
+FILE = WrittenForm("text", "FILE", str)
+FOLDER = WrittenForm("text", "DIR", str)
+WHOLE = WrittenForm("whole number", "N", int)
+SIZE = WrittenForm("size", "SIZE", str)
+NUMBER = WrittenForm("number", "X", float)
+FLAG = WrittenForm("true or false", "true|false", _from_flag)
+SLOW = WrittenForm("number of seconds, or a distribution", "S", str)
+LIST = WrittenForm("list of text", "HOST:PORT", _from_list)
+
+
+T = TypeVar("T")
+Taken = TypeVar("Taken", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind(Generic[Taken]):
+    """What a key takes: how it is written, what is accepted, and how the reference names it."""
+
+    form: WrittenForm
+    check: Callable[[object], Taken]
+    says: str
 
 
 def is_text(value: object) -> str:
@@ -109,16 +123,19 @@ def is_flag(value: object) -> bool:
     return value
 
 
-def whole(least: int) -> Callable[[object], int]:
+def whole(least: int) -> KeyKind[int]:
+    """A whole number, that one or more."""
+
     def check(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
             raise Wrong(f"expected a whole number from {least} on")
         return value
 
-    return check
+    return KeyKind(WHOLE, check, f"whole number from {least}")
 
 
-def number(least: float, *, above: bool = False) -> Callable[[object], float]:
+def number(least: float, *, above: bool = False) -> KeyKind[float]:
+    """A finite number, that one or more; `above`: more."""
     accepted = f"expected a number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
 
     def check(value: object) -> float:
@@ -128,7 +145,7 @@ def number(least: float, *, above: bool = False) -> Callable[[object], float]:
             raise Wrong(accepted)
         return float(value)
 
-    return check
+    return KeyKind(NUMBER, check, f"number {'above' if above else 'from'} {least:g}")
 
 
 def is_part(value: object) -> float:
@@ -161,13 +178,15 @@ def is_slowness(value: object) -> Slowness:
         raise Wrong(f"expected {SLOW_EXPECTED}") from None
 
 
-def one_of(names: Sequence[str]) -> Callable[[object], str]:
+def one_of(names: Sequence[str]) -> KeyKind[str]:
+    """Text: one of these."""
+
     def check(value: object) -> str:
         if value not in names:
             raise Wrong(f"expected one of {', '.join(names)}{nearest(str(value), names)}")
         return str(value)
 
-    return check
+    return KeyKind(TEXT, check, "text")
 
 
 def is_address(value: object, *, port_min: int = 0) -> str:
@@ -300,6 +319,47 @@ def is_writable(value: object) -> str:
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise Wrong("expected a file in a folder that exists")
     return str(value)
+
+
+def is_momentum(value: object) -> float:
+    """From 0 on, below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise Wrong("expected a number from 0 on, below 1")
+    return float(value)
+
+
+def is_slack(value: object) -> float:
+    """A whole number, or infinite."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    if not good or not (value == math.inf or float(value).is_integer()):  # type: ignore[arg-type]
+        raise Wrong("expected a whole number from 0 on, or inf")
+    return float(value)  # type: ignore[arg-type]
+
+
+# -- kinds ---------------------------------------------------------------------------------------
+
+SHORT_NAME = KeyKind(TEXT, is_name, "text")
+ANY_ADDRESS = KeyKind(ADDRESS, is_address, '`"host:port"`')
+REACHABLE = KeyKind(ADDRESS, is_advertise, '`"host:port"`')
+PROGRAM = KeyKind(ADDRESS, is_generator, '`"host:port"`')
+PEERS = KeyKind(LIST, is_peers, 'list of `"host:port"`')
+YES_OR_NO = KeyKind(FLAG, is_flag, "true or false")
+WORKLOAD = KeyKind(TEXT, is_workload, "text")
+SPLIT = KeyKind(TEXT, is_split, "text")
+SHARD = KeyKind(TEXT, is_shard, '`"i/n"`')
+CODEC = KeyKind(TEXT, is_codec, "text")
+SCHEDULE = KeyKind(TEXT, is_schedule, "text")
+SLOWNESS = KeyKind(SLOW, is_slowness, "seconds from 0, or text")
+PART = KeyKind(NUMBER, is_part, "part above 0, below 1")
+BELOW_ONE = KeyKind(NUMBER, is_below_one, "number from 0, below 1")
+MOMENTUM = KeyKind(NUMBER, is_momentum, "number from 0, below 1")
+SLACK = KeyKind(NUMBER, is_slack, "whole number from 0, or `inf`")
+ABOVE_ZERO = number(0, above=True)
+SECONDS = KeyKind(NUMBER, ABOVE_ZERO.check, "seconds above 0")
+BYTES = KeyKind(SIZE, is_size, 'bytes, or text such as `"200MB"`, `"1.5GiB"`')
+THERE = KeyKind(FILE, is_existing, "path")
+MADE = KeyKind(FILE, is_writable, "path")
+KEPT_IN = KeyKind(FOLDER, is_folder, "path")
 
 
 # -- addresses -----------------------------------------------------------------------------------

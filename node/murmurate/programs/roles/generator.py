@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from murmurate.core.batches.dealer import Totals
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.config import Config
+from murmurate.programs.keys.table import Config
 from murmurate.watch import report
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.synchronous.rules import ALLREDUCE, HOGWILD
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.runtime.malloc import keep_memory
-from murmurate.programs.keys.config import Config
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import Config
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.roles.launcher import Launcher
 from murmurate.programs.roles.progress_lines import ProgressLines, alive

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from murmurate.core.figures.training_loss import TrainingLoss
-from murmurate.programs.keys.config import Config
+from murmurate.core.values.member_half import HUB_RULES
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.keys.kinds import STDIN
+from murmurate.programs.keys.table import Config
 from murmurate.programs.roles.progress_lines import ProgressLines, line
 from murmurate.programs.roles.rounds import OVER, all_there_was, rounds
 from murmurate.programs.roles.slowed import SlowedSteps
@@ -154,6 +155,8 @@ class _Subnets:
         train, seed = self.config.train, self.config.node.seed
         slowed = SlowedSteps(train.slow_s, seed, member.name, self._sleep)
         look_at = 0.0
+        # The gradient of each step goes to the hub, and its loss with it: nothing is fetched early.
+        told = train.mode == "hub" and HUB_RULES[member.rule].central
         while not self.stop.reason:
             if (batch := next(batches, None)) is None:
                 self.stop.reason = self.stop.reason or OVER
@@ -162,6 +165,8 @@ class _Subnets:
             optimizer.zero_grad()
             loss = workload.loss(member.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
+            if told:
+                member.log(loss=float(loss.detach()))
             optimizer.step()
             self.loss.add(loss)
             slowed.stepped()

@@ -23,7 +23,8 @@ from murmurate.core.values.member_half import RULES_OF
 from murmurate.core.values.slowness import Slowness, parse_slowness
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.config import Config, TrainConfig
+from murmurate.programs.keys.key import MEMBER, Role, value_of, written
+from murmurate.programs.keys.table import UP_KEYS, Config
 
 GENERATOR, COORDINATOR = "generator", "coordinator"
 
@@ -214,48 +215,34 @@ def trajectories(plan: UpPlan) -> Path | None:
 
 def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
     """How node `number` is started."""
-    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
-    name = plan.names[number]
-    threads = node.threads or max(1, cores() // plan.nodes)
-    kept_in = trajectories(plan)
-    given: dict[str, object] = {
+    config, name, kept_in = plan.config, plan.names[number], trajectories(plan)
+    given = passed_on(config, Role.PEER | Role.IN_STEP) | {
         "--name": name,
-        "--run": node.run,
         "--listen": "127.0.0.1:0",
         "--peers": "-",
-        "--seed": node.seed,
-        "--threads": threads,
-        "--workload": train.workload,
-        "--data": train.data,
-        "--split": train.split,
+        "--threads": _threads(plan),
         "--shard": f"{number}/{plan.nodes}",
-        "--batch-size": train.batch_size,
-        **_optimizing(train),
-        "--schedule": train.schedule,
-        "--warmup": train.warmup,
-        "--batch-warmup": train.batch_warmup,
-        "--every": train.every,
-        "--peers-data": train.peers_data,
-        "--rule": train.rule,
-        "--strength": train.strength,
-        "--mode": train.mode,
-        "--group": train.group,
-        "--topology": train.topology,
-        "--codec": plan.codecs.get(name, train.codec),
-        "--slow-s": plan.slow_s.get(name, train.slow_s),
-        "--generator": "-" if plan.generator else None,
-        "--own-samples": train.own_samples,
-        "--samples": None if plan.generator else train.samples,
-        "--seconds": None if plan.generator else train.seconds,
-        "--evaluate-s": train.evaluate_s,
-        "--validation": train.validation,
-        "--checkpoint": kept.dir and Path(kept.dir) / name,
-        "--checkpoint-every-s": kept.every_s,
-        "--metrics": metrics_listen(plan.config.metrics.listen, number),
+        "--codec": plan.codecs.get(name, config.train.codec),
+        "--slow-s": plan.slow_s.get(name, config.train.slow_s),
+        "--checkpoint": config.checkpoint.dir and Path(config.checkpoint.dir) / name,
+        "--metrics": metrics_listen(config.metrics.listen, number),
+        "--report": None,
         "--weights": folder / f"{name}.npy",
         "--trajectory": kept_in and kept_in / f"{name}.safetensors",
     }
-    return _node(given)
+    if plan.generator:  # the budget is its own
+        given |= {"--generator": "-", "--samples": None, "--seconds": None}
+    return _process("node", given)
+
+
+def passed_on(config: Config, role: Role) -> dict[str, object]:
+    """The options of `up` that such a process takes too, as they were given to it."""
+    taken = (key for key in UP_KEYS.keys if key.roles & role)
+    return {key.option: value_of(config, key) for key in taken}
+
+
+def _threads(plan: UpPlan) -> int:
+    return plan.config.node.threads or max(1, cores() // plan.nodes)
 
 
 def metrics_listen(listen: str | None, number: int) -> str | None:
@@ -268,23 +255,9 @@ def metrics_listen(listen: str | None, number: int) -> str | None:
 
 def generator_command(plan: UpPlan) -> list[str]:
     """How the one that deals the batches is started."""
-    node, train = plan.config.node, plan.config.train
-    return _node(
-        {
-            "--role": "generator",
-            "--name": GENERATOR,
-            "--run": node.run,
-            "--listen": "127.0.0.1:0",
-            "--peers": "-",
-            "--seed": node.seed,
-            "--workload": train.workload,
-            "--data": train.data,
-            "--batch-size": train.batch_size,
-            "--samples": train.samples,
-            "--seconds": train.seconds,
-            "--validation": train.validation,
-        }
-    )
+    own = {"--role": GENERATOR, "--name": GENERATOR, "--listen": "127.0.0.1:0", "--peers": "-"}
+    nowhere = {"--report": None, "--metrics": None}
+    return _process("node", passed_on(plan.config, Role.GENERATOR) | own | nowhere)
 
 
 def hub_option(name: str) -> str:
@@ -294,75 +267,38 @@ def hub_option(name: str) -> str:
 
 def member_command(plan: UpPlan, number: int) -> list[str]:
     """How a member of a coordinator is started."""
-    node, train = plan.config.node, plan.config.train
-    name = plan.names[number]
-    return _node(
-        {
-            "--name": name,
-            "--run": node.run,
-            "--peers": "-",
-            "--mode": train.mode,
-            "--coordinator": "-",
-            "--width": plan.widths[number] if plan.widths else None,
-            "--memory": plan.config.ist.memory or None,
-            "--seed": node.seed,
-            "--threads": node.threads or max(1, cores() // plan.nodes),
-            "--workload": train.workload,
-            "--data": train.data,
-            "--split": train.split,
-            "--shard": f"{number}/{plan.nodes}",
-            "--batch-size": train.batch_size,
-            **_optimizing(train),
-            "--validation": train.validation,
-            "--slow-s": plan.slow_s.get(name, train.slow_s),
-            "--metrics": metrics_listen(plan.config.metrics.listen, number + 1),
-        }
-    )
+    config, name = plan.config, plan.names[number]
+    given = passed_on(config, MEMBER) | {
+        "--name": name,
+        "--peers": "-",
+        "--coordinator": "-",
+        "--width": plan.widths[number] if plan.widths else None,
+        "--memory": config.ist.memory or None,
+        "--threads": _threads(plan),
+        "--shard": f"{number}/{plan.nodes}",
+        "--slow-s": plan.slow_s.get(name, config.train.slow_s),
+        "--metrics": metrics_listen(config.metrics.listen, number + 1),
+        "--report": None,
+    }
+    return _process("node", given)
 
 
 def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[str]:
     """How the coordinator is started; its budget, if it is the workload's, comes with go."""
-    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
-    given: dict[str, object] = {
-        "--run": node.run,
+    config, kept = plan.config, plan.config.checkpoint
+    given = passed_on(config, Role.COORDINATOR) | {
+        "--run": config.node.run,
+        "--seed": config.node.seed,
         "--listen": listen,
         "--founders": plan.nodes,
-        "--mode": train.mode,
-        "--seed": node.seed,
-        "--workload": train.workload,
-        "--data": train.data,
-        "--batch-size": train.batch_size,
-        **_optimizing(train),
         "--rule": plan.rule,
-        "--every": train.every,
-        "--samples": train.samples,
-        "--seconds": train.seconds,
-        "--evaluate-s": train.evaluate_s,
-        "--validation": train.validation,
         "--checkpoint": kept.dir and Path(kept.dir) / COORDINATOR,
-        "--checkpoint-every-s": kept.every_s if kept.dir else None,
-        "--metrics": metrics_listen(plan.config.metrics.listen, 0),
+        "--metrics": metrics_listen(config.metrics.listen, 0),
+        "--report": None,
     }
-    for name, value in plan.config.hub.given.items():
-        given[hub_option(name)] = str(value).lower() if isinstance(value, bool) else value
     return _process(COORDINATOR, given)
 
 
-def _optimizing(train: TrainConfig) -> dict[str, object]:
-    """What whoever makes steps of its own is told of them."""
-    return {
-        "--lr": train.lr,
-        "--optimizer": train.optimizer,
-        "--momentum": train.momentum,
-        "--nesterov": train.nesterov,
-        "--weight-decay": train.weight_decay,
-    }
-
-
-def _node(given: Mapping[str, object]) -> list[str]:
-    return _process("node", given)
-
-
 def _process(kind: str, given: Mapping[str, object]) -> list[str]:
-    words = [f"{option}={value}" for option, value in given.items() if value is not None]
+    words = [f"{option}={written(value)}" for option, value in given.items() if value is not None]
     return [sys.executable, "-m", "murmurate", kind, "--events", *words]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from murmurate.study.race.race_file import RaceFile
+from murmurate.watch.report import says_one_class
 
 Json = dict[str, Any]
 FIGURES = (
@@ -50,11 +51,7 @@ def not_converged(report: Json) -> bool:
     """NC, as paper 002 marks it: a loss that is not a number, or one class for everything."""
     if report["test_loss_mean"] is None:
         return True
-    for row in report["nodes"]:
-        classes = [each for each in row.get("accuracy_by_class", ()) if each is not None]
-        if len(classes) > 2 and sum(each > 0 for each in classes) <= 1:
-            return True
-    return False
+    return any(says_one_class(row) for row in report["nodes"])
 
 
 def points_of(report: Json) -> list[list[float | None]]:

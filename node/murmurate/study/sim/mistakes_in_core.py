@@ -13,7 +13,7 @@ from murmurate.core.gossip.peer import Peer
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.store import Store
 from murmurate.core.intervals import Runs
-from murmurate.core.message import Digest, Push, Rumour, Snapshot, Stamp
+from murmurate.core.message import Delta, Digest, Push, Rumour, Snapshot, Stamp
 from murmurate.core.replica import Replica
 from murmurate.study.sim import seams
 from murmurate.study.sim.mutant import Change, mutant
@@ -87,7 +87,12 @@ def torn_snapshot() -> list[Change]:
 @mutant("the context is taken when the update is ready, not when its batch began")
 def late_context() -> list[Change]:
     original = seams.PREPARE.original
-    return [(seams.PREPARE, lambda self, delta, context: original(self, delta, self.context()))]
+
+    def prepare(self: Peer, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
+        push: Push = original(self, delta, self.context(), batches)
+        return push
+
+    return [(seams.PREPARE, prepare)]
 
 
 @mutant("staleness of all updates in a sum against the clock before the sum")
@@ -110,7 +115,8 @@ def one_context_per_sum() -> list[Change]:
         push = original(pushes)
         context = push.stamps[0].context
         stamps = tuple(
-            Stamp(s.dot, context if s.dot not in context else s.context) for s in push.stamps
+            Stamp(s.dot, context if s.dot not in context else s.context, s.batches)
+            for s in push.stamps
         )
         return Push(stamps, push.payload)
 
@@ -215,6 +221,31 @@ def snapshot_forgets() -> list[Change]:
             _adopting.pop()
 
     return [(seams.STORE_COVER, cover), (seams.ADOPT, adopt)]
+
+
+@mutant("a snapshot brings updates, but not the batches in them")
+def batches_not_merged() -> list[Change]:
+    original = seams.ADOPT.original
+
+    def adopt(self: Snapshots, sender: str, snapshot: Snapshot, now: float) -> Any:
+        before = self.state.replica.batches
+        effects = original(self, sender, snapshot, now)
+        self.state.replica.batches = before
+        return effects
+
+    return [(seams.ADOPT, adopt)]
+
+
+@mutant("of a sum only the first update says which batches are in it")
+def batches_lost_in_sums() -> list[Change]:
+    original = seams.PUSHES_SUMMED.original
+
+    def summed(pushes: list[Push]) -> Push:
+        push: Push = original(pushes)
+        first, *others = push.stamps
+        return push.stamped((first, *(Stamp(s.dot, s.context) for s in others)))
+
+    return [(seams.PUSHES_SUMMED, summed)]
 
 
 @mutant("what got lost is never asked for")

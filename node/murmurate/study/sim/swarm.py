@@ -121,7 +121,9 @@ class SimulatedSwarm:
         if checkpoint is not None and not self.setting.log_each:
             log, store = node.disk.kept[id(checkpoint)]
         if checkpoint is not None:
-            replica = Replica(checkpoint.weights.clone(), checkpoint.clock.copy())
+            replica = Replica(
+                checkpoint.weights.clone(), checkpoint.clock.copy(), checkpoint.batches
+            )
             history: tuple[Generation, ...] = checkpoint.history
         else:
             replica = Replica(self.w0.clone())
@@ -248,7 +250,7 @@ class SimulatedSwarm:
             node.batch, node.pending = (context, true_context), delta
             self.counts["added up"] += 1
             return
-        push = peer.prepare(delta, context)
+        push = peer.prepare(delta, context, self.truth.next_batches())
         try:
             self.log(node, push, true_context)
         except DiskFull:

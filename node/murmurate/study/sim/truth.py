@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from murmurate.core.batches.held import HeldBatches
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.gossip.peer import Peer
+from murmurate.core.intervals import Runs
 from murmurate.core.message import Generation, Push, Snapshot
 from murmurate.errors import PromiseBroken
 
@@ -50,6 +52,8 @@ class Truth:
         self.names: list[Dot] = []
         self.values: list[Values] = []
         self.contexts: dict[int, frozenset[int]] = {}
+        self.batches: list[Runs] = []
+        self.forgotten_batches = HeldBatches()
         self.held: dict[str, Held] = {}
         self.snapshots: dict[int, tuple[Snapshot, Held]] = {}
         self.retired: set[int] = set()
@@ -73,6 +77,12 @@ class Truth:
     def context(self, name: str) -> frozenset[int]:
         return frozenset(self.held[name].ids)
 
+    def next_batches(self) -> Runs:
+        """What the next update says it was computed on: a batch of its own, and now and then the
+        one of the update before it, as if a generator had dealt that again."""
+        newest = len(self.names) + 1
+        return (newest - (newest % 5 == 0), newest)
+
     def published(self, push: Push, context: frozenset[int]) -> None:
         """An update was logged: from now on its id means this and nothing else."""
         dot = push.stamps[0].dot
@@ -81,6 +91,7 @@ class Truth:
         self.dots[dot] = len(self.names)
         self.names.append(dot)
         self.values.append(tuple(push.payload.tolist()))
+        self.batches.append(push.stamps[0].batches)
         self.size += max(abs(value) for value in self.values[-1])
         self.contexts[self.dots[dot]] = context
 
@@ -168,6 +179,8 @@ class Truth:
             one: without(ids, gone) for one, ids in self.contexts.items() if one not in gone
         }
         self.forgotten += len(gone)
+        for one in gone:
+            self.forgotten_batches = self.forgotten_batches.add(self.batches[one])
         return gone
 
     # -- what must hold --------------------------------------------------------------------------
@@ -200,6 +213,13 @@ class Truth:
         base = len(held) + self.forgotten - len(shown)
         if peer.clock.base != base:
             raise PromiseBroken("P4", f"{peer.name}: its baseline is not {base}")
+        batches = self.forgotten_batches
+        for one in held:
+            batches = batches.add(self.batches[one])
+        if peer.replica.batches != batches:
+            raise PromiseBroken(
+                "P4", f"{peer.name}: holds batches {peer.replica.batches}, its updates {batches}"
+            )
 
     def _close(self, weights: list[float], sums: list[float]) -> bool:
         return self.floating and all(

@@ -30,7 +30,7 @@ from murmurate.core.theory import folding_rates, gossip_expected_unequal
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.config import Config
+from murmurate.programs.keys.table import Config
 from murmurate.programs.up.launch import (
     Kill,
     hub_option,
@@ -335,6 +335,10 @@ class _Run:
             self._look(began)
             self._evaluate_when_due()
             if over or self.part >= 1.0:
+                break
+            if not len(events):
+                where = f"over at {self.part:.0%} of the budget"
+                self.view.say(f"{events.time:.4g} s: nobody trains any more; {where}")
                 break
         self.computed = time.monotonic() - began
 

@@ -18,6 +18,7 @@ from murmurate.core.driver import Driver, Life, Seen
 from murmurate.core.effect import Applied, Drop, Verdict
 from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.gossip.protocol import GossipPeer
+from murmurate.core.intervals import Runs
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, Push, Snapshot
 from murmurate.core.publishing.likeness import Likeness
@@ -99,10 +100,17 @@ class VirtualBackground:
     def members_live(self) -> int:
         return len(self._node.peer.membership.live())
 
-    def commit(self, update: Delta, context: Clock, compute_s: float, worth: int = 1) -> None:
+    def commit(
+        self,
+        update: Delta,
+        context: Clock,
+        compute_s: float,
+        worth: int = 1,
+        batches: Runs = (),
+    ) -> None:
         node, now = self._node, self._world.now
         node.likeness.arrived(self.weights)
-        node.driver.commit(node.peer.prepare(update, context), now)
+        node.driver.commit(node.peer.prepare(update, context, batches), now)
         node.figures.published += 1
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)

@@ -126,8 +126,10 @@ class MixingPeer:
         """Nothing of an update is kept: there is always room for the next."""
         return True
 
-    def prepare(self, delta: Delta, context: Clock) -> Push:
+    def prepare(self, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
         """An update with its id, to be `commit`ted next. Changes nothing."""
+        if batches:
+            raise LocalProtocolError("batches: a share of weights does not say whose they are")
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
         if not isinstance(delta, torch.Tensor):
