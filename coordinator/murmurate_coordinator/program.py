@@ -246,13 +246,12 @@ class CoordinatorProgram:
             await asyncio.sleep(LOOK_S)
             self._look_after()
             now = time.monotonic()
-            totals = self.centre.solver.totals
             if self.began is None and self.centre.solver.leases:
                 self.began = now
             if self._over():
                 break  # a signal came
             self._hear_launcher()
-            if self.samples is not None and totals.samples >= self.samples:
+            if self.samples is not None and self.centre.samples_if_stopped(now) >= self.samples:
                 stop.reason = "samples"
             elif train.seconds is not None and self.trained_s(now) >= train.seconds:
                 stop.reason = "seconds"
