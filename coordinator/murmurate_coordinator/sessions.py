@@ -389,8 +389,8 @@ class Sessions:
         self.out += [Out(seat.stream, task) for seat in self.members.seats.values() if seat.stream]
 
     def samples_if_stopped(self, now: float) -> int:
-        """What the model will have seen, about, if the run ends now: the last pushes of subnets come
-        at its end. A hub is pushed to after every few steps, and counts what it has."""
+        """What the model will have seen, about, if the run ends now: the last pushes of subnets
+        come at its end. A hub is pushed to after every few steps, and counts what it has."""
         solver = self.solver
         if solver.half.central:
             return solver.totals.samples

@@ -608,9 +608,10 @@ def test_what_members_will_push_when_it_ends_is_counted_for_the_budget() -> None
     pushed = 2 * J * BATCH
     assert centre.samples_if_stopped(table.now) == pushed
     per_second = BATCH / 0.1  # `Table.push` says 0.1 s for each step
-    assert centre.samples_if_stopped(table.now + 1.0) == pytest.approx(pushed + 2 * per_second, 0.01)
+    later = table.now + 1.0
+    assert centre.samples_if_stopped(later) == pytest.approx(pushed + 2 * per_second, 0.01)
     table.gone(b)
-    assert centre.samples_if_stopped(table.now + 1.0) == pytest.approx(pushed + per_second, 0.01)
+    assert centre.samples_if_stopped(later) == pytest.approx(pushed + per_second, 0.01)
     barrier, (c, _) = seated("sync", "c", "d")
     c.train(J)
     barrier.push(c)

@@ -11,7 +11,6 @@ import torch
 from tests.unit.test_peer import (
     A1,
     A2,
-    A3,
     B1,
     NOW,
     PUSH_BYTES,
@@ -31,6 +30,7 @@ from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.effect import Adopted, Drop
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.delivery import LAGS_S
+from murmurate.core.gossip.folding import APART_MAX, SUMS_MAX
 from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import (
     ALIVE,
@@ -362,20 +362,24 @@ def test_what_an_earlier_life_gave_up_is_not_called_durable() -> None:
 
 def test_pushes_that_wait_are_one_where_nothing_of_them_can_be_taken_by_itself() -> None:
     b = peer("b")
-    first, second, twice = push(A1), push(A2), push(A2, context=Clock((A1,)))
-    for each in (first, second):
+    many = [push(Dot("a", 1, seq)) for seq in range(1, APART_MAX + 3)]
+    for each in many:
         b.receive("a", each, NOW)
-    total = b.added_up(first, second)
+    apart, (first, second) = many[:APART_MAX], many[APART_MAX:]
+    assert b.beside(apart[:-1], apart[-1]) is apart[-1]
+    total = b.beside([*apart[:-1], first], second)
     assert total is not None
-    assert total.dots == (A1, A2)
+    assert total.dots == (*first.dots, *second.dots)
+    twice = push(*second.dots, context=Clock(first.dots))
     b.receive("c", twice, NOW)  # now a second message has it, too
-    assert b.added_up(first, second) is None
+    assert b.beside([*apart[:-1], first], second) is None
     b.fold("a", total, NOW)
-    assert state(b) == (weights(A1, A2), Clock((A1, A2)))
+    assert state(b) == (weights(*total.dots), Clock(total.dots))
     assert dropped(b.fold("c", twice, NOW)) == "duplicate"
-    later = push(A3)
+    later = push(Dot("a", 1, APART_MAX + 3))
     b.receive("a", later, NOW)
-    assert b.added_up(first, later) is None  # the first is in already
+    assert b.beside([*apart[:-1], first], later) is None  # the first is in already
+    assert b.beside([*apart, *[later] * (SUMS_MAX + 1)], later) is None  # the sender keeps it
 
 
 def test_who_takes_all_and_folds_nothing_in_is_slow() -> None:

@@ -13,7 +13,7 @@ is an argument everywhere. So what the simulator verifies is what a node runs. R
    waited to leave.
 4. A `Deliver` waits in the inbox until `fold`. Whoever sent it gets its place on the link back
    (`done`) when it was folded in or dropped, and always once. Earlier only where several of one
-   sender wait and are added up: then it goes on sending, and whoever folds rarely folds sums.
+   sender wait: then it goes on sending, many are added up, and whoever folds rarely folds sums.
 5. With `Rejoin` a life is over: inbox and outgoing are dropped, and the next life begins.
 
 The driver has no lock and no thread. Whoever calls it from several threads holds a lock around each
@@ -48,9 +48,9 @@ from murmurate.errors import LocalProtocolError
 DECIDED_MAX = 64
 """Decisions that wait to be folded in. They are small, so that no window of a link bounds them."""
 
-APART_MAX, SUMS_MAX = 2, 4
-"""So many messages of one sender wait by themselves; what comes while they do is added to the last
-of them, and to so many sums in all: more than that is for the sender to keep."""
+PLACES_MAX = 2
+"""So many messages of one sender wait and hold their places; with more its link would soon be full.
+"""
 
 Done = Callable[[], None]
 """Gives a received message's place on its link back."""
@@ -314,30 +314,35 @@ class Driver(Generic[P]):
             waiting = sum(isinstance(each.message, Decided) for each in self.inbox)
             if waiting >= DECIDED_MAX:
                 return False  # it is told again
-        if self._add_up(one):
-            return False  # it waits in another
+        if self._beside(one):
+            return False  # it waits, and its place is free
         self.inbox.append(one)
         return True
 
-    def _add_up(self, one: Delivery) -> bool:
-        """Add it to the last that waits of its sender, if enough wait and both can be one.
+    def _beside(self, one: Delivery) -> bool:
+        """Let it wait beside others of its sender without a place on the link, by itself or added
+        to the last of them, as the peer says.
 
-        All that wait give their places back then, for links tell of them in order. With full ones
+        All of them give their places back then, for links tell of them in order. With full ones
         nothing would come until the next fold, and then all that was made since the last: who folds
         rarely would always be one of its steps behind.
         """
         places = [at for at, each in enumerate(self.inbox) if each.sender == one.sender]
-        if not APART_MAX <= len(places) <= SUMS_MAX:
+        if len(places) < PLACES_MAX:
             return False
-        total = self.peer.added_up(self.inbox[places[-1]].message, one.message)
-        if total is None:
+        waiting = [self.inbox[at].message for at in places]
+        kept = self.peer.beside(waiting, one.message)
+        if kept is None:
             return False
-        self.inbox[places[-1]] = replace(self.inbox[places[-1]], message=total)
+        if kept is one.message:
+            self.inbox.append(replace(one, done=nothing))
+        else:
+            self.inbox[places[-1]] = replace(self.inbox[places[-1]], message=kept)
         for at in places:
-            waiting = self.inbox[at]
-            if waiting.done is not nothing:
-                self.consumed.append(waiting.done)
-                self.inbox[at] = replace(waiting, done=nothing)
+            each = self.inbox[at]
+            if each.done is not nothing:
+                self.consumed.append(each.done)
+                self.inbox[at] = replace(each, done=nothing)
         return True
 
     def begin_again(self, reason: str, now: float) -> None:

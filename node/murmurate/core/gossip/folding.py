@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from murmurate.core import topology
@@ -15,6 +16,12 @@ from murmurate.core.gossip.state import PeerState
 from murmurate.core.message import STAMPS_MAX, Push, summed
 from murmurate.core.replica import Fresh
 from murmurate.errors import LocalProtocolError
+
+APART_MAX, APART_BYTES = 64, 4 << 20
+"""So many pushes of one sender, and so many bytes, wait each by itself: one that is folded in
+before what it was computed on is counted as older by that."""
+SUMS_MAX = 4
+"""So many sums wait beside them; more is for the sender to keep."""
 
 
 class Folding:
@@ -59,17 +66,26 @@ class Folding:
             effects.append(Send(sender, state.digest()))  # it makes no other until it knows
         return effects
 
-    def added_up(self, first: Any, second: Any) -> Push | None:
-        """Two pushes of one sender that wait, as one. Not where one of the two might be folded in
-        and not the other: a sum is taken whole, or not at all."""
-        if not (isinstance(first, Push) and isinstance(second, Push)):
+    def beside(self, waiting: Sequence[Any], new: Any) -> Push | None:
+        """How a push may wait beside others of its sender: by itself while there are few and they
+        are small, else added to the last of them; None: as its sender's link has room for it."""
+        if not isinstance(new, Push) or not self._state.synced:
             return None
+        before = [push for push in waiting if isinstance(push, Push)]
+        if len(before) < APART_MAX and sum(p.nbytes for p in before) + new.nbytes < APART_BYTES:
+            return new
+        if not before or len(before) > APART_MAX + SUMS_MAX:
+            return None
+        return self._added_up(before[-1], new) if before[-1] is waiting[-1] else None
+
+    def _added_up(self, first: Push, second: Push) -> Push | None:
+        """Two pushes that wait, as one. Not where one of the two might be folded in and not the
+        other: a sum is taken whole, or not at all."""
         state = self._state
         one_frame = first.stamps[0].context.generation == second.stamps[0].context.generation
         in_places = any(places_of(push.parts) is not None for push in (first, second) if push.parts)
         if (
             state.receiving is not None  # it looks at each by itself
-            or not state.synced
             or len(first.stamps) + len(second.stamps) > STAMPS_MAX
             or not one_frame
             or in_places  # whoever owns the weights may have looked where they change

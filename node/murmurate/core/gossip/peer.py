@@ -16,7 +16,7 @@ file: `delivery`, `folding`, `comparison`, `repair`, `pruning`, `snapshots` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -318,9 +318,9 @@ class Peer:
             return self._generations.on_decided(message, now)
         return self._folding.fold(sender, message, now)
 
-    def added_up(self, first: Any, second: Any) -> Push | None:
-        """Two pushes that wait for a fold, as one; None: they stay two (`Folding.added_up`)."""
-        return self._folding.added_up(first, second)
+    def beside(self, waiting: Sequence[Any], new: Any) -> Push | None:
+        """How a push may wait beside others of its sender (`Folding.beside`)."""
+        return self._folding.beside(waiting, new)
 
     def tick(self, now: float) -> list[Effect]:
         """Do whatever is due: probes, digests, repairs, agreement."""

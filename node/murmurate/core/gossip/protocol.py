@@ -10,7 +10,7 @@ in `commit` and `fold` only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,8 +81,10 @@ class Driven(Protocol):
         """Let a message that came as `Deliver` change the weights, or say why it does not."""
         ...
 
-    def added_up(self, first: Any, second: Any) -> Any | None:
-        """Two messages of one sender that wait for a fold, as one; None: they stay two."""
+    def beside(self, waiting: Sequence[Any], new: Any) -> Any | None:
+        """How a message may wait beside these of its sender, without a place on the link: as it is,
+        or as the sum of it and the last of them, which takes that one's place; None: it may not.
+        """
         ...
 
     def commit(self, push: Push) -> list[Effect]:
