@@ -99,7 +99,7 @@ def murmurate(shared: Shared, rank: int, *, step: bool = False) -> dict[str, Any
         delta = values.sub_(runtime.training.weights)
 
         def commit(here: NodeState) -> None:  # the update of a step; its turn comes in `exchange`
-            peer.commit(peer.prepare(delta, peer.context()))
+            peer.publish(delta, peer.context())
             here.weights = peer.replica.weights
             peer.links.nobody_due()
 

@@ -6,6 +6,7 @@ import argparse
 import os
 
 from murmurate import workloads
+from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import Commands, add_keys, command, given
 from murmurate_coordinator.config import COORDINATOR_KEYS, load
 
@@ -49,9 +50,17 @@ environment, the environment beats the file.
 def _run(arguments: argparse.Namespace) -> int:
     config = load(arguments.config, os.environ, given(arguments, COORDINATOR_KEYS))
     workloads.check(config.train.workload, config.train.data)
+    train = config.train
+    if train.recipe.changes and not (train.samples or train.seconds or arguments.events):
+        raise ConfigError(
+            "train.schedule, train.warmup: go by the part of the budget that is spent: say samples"
+            " or seconds"
+        )
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0
-    from murmurate_coordinator.program import run
+    from murmurate.programs.run import run
+    from murmurate_coordinator.program import CoordinatorRole
 
-    return run(config, events=arguments.events)
+    events = arguments.events
+    return run(config, CoordinatorRole(config), events=events, launched=events)

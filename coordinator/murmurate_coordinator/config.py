@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from murmurate.core.values.hub_settings import problems as hub_problems
-from murmurate.core.values.member_half import RULES_OF
+from murmurate.core.values.member_half import FREELY, RULES_OF
 from murmurate.programs.keys.config import listening, recipe_problems
 from murmurate.programs.keys.gather import Given, gather, problem
 from murmurate.programs.keys.key import Book, Role, key
@@ -32,7 +32,7 @@ from murmurate.programs.keys.table import (
     ReportConfig,
     TrainConfig,
 )
-from murmurate_coordinator.names import ALL_RULES, METRICS_PORT, MODES, PORT
+from murmurate_coordinator.names import ALL_RULES, BATCHES, METRICS_PORT, MODES, PORT, PULL
 
 OURS = Role.COORDINATOR
 RULES_HELP = "; ".join(f"mode {mode}: {', '.join(rules)}" for mode, rules in RULES_OF.items())
@@ -75,7 +75,12 @@ class CoordinatorTrainConfig(TrainConfig):
         OURS,
         unset="5",
     )
-    mode: str = key(one_of(MODES), "ist", "ist: members train subnets; hub: the whole model", OURS)
+    mode: str = key(
+        one_of(MODES),
+        "ist",
+        "ist: members train subnets; hub: the whole model; batches: a generator",
+        OURS,
+    )
     rule: str = key(one_of(ALL_RULES), "async", RULES_HELP, OURS)
     every: int | None = key(
         whole(1),
@@ -129,6 +134,8 @@ def load(
 ) -> CoordinatorConfig:
     """The configuration; ConfigError with one line for each thing that is wrong."""
     found = gather(COORDINATOR_KEYS, file, environment or {}, options or {}, _together)
+    if found["train"].get("mode") == BATCHES:
+        found["train"]["rule"] = PULL
     made: CoordinatorConfig = COORDINATOR_KEYS.made(found)
     return made
 
@@ -149,7 +156,9 @@ def _rules(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
     """What the mode and its rule do not have."""
     default = CoordinatorTrainConfig()
     mode, rule = values.get("train.mode", default.mode), values.get("train.rule", default.rule)
-    rules = RULES_OF[mode]
+    rules = RULES_OF.get(mode, {PULL: FREELY})
+    if mode == BATCHES and "train.rule" not in given:
+        rule = PULL
     hub = {path.removeprefix("hub."): v for path, v in values.items() if path.startswith("hub.")}
     found: dict[str, str] = {}
     if rule not in rules:
@@ -158,6 +167,11 @@ def _rules(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
         members = values.get("coordinator.founders")
         wrong = hub_problems(rule, hub, members)
         found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
+    if mode == BATCHES:
+        absent = ("coordinator.train", "report.model", "train.every", "train.evaluate_s")
+        found |= {
+            path: "not with mode batches: no model is here" for path in absent if path in values
+        }
     if mode != "hub":
         found |= {f"hub.{name}": "only with mode hub" for name in hub}
     out = []

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import torch
 
 from murmurate.core.partition.structure import Structure
-from murmurate.edge.net.generator_batch import as_bytes, swapped
+from murmurate.edge.net.batch_values import as_bytes, swapped
 from murmurate.edge.net.subnet_values import dtype_of
 from murmurate_coordinator.solvers.effects import Effect, MemberPush
 from murmurate_coordinator.solvers.protocol import Capacity, Json, Solver
@@ -155,6 +155,8 @@ def call(solver: Solver, about: Json, values: dict[str, torch.Tensor]) -> None:
             solver.again(peer)
         case "away":
             solver.away(peer, gone=bool(about["gone"]))
+        case "rate":
+            solver.at_rate(float(about["factor"]))
         case "push":
             plan, lease, version, steps, samples = about["push"]
             solver.push(MemberPush(peer, plan, lease, version, steps, samples, values))
@@ -187,6 +189,10 @@ class JournaledSolver:
     def away(self, peer: str, *, gone: bool = True) -> None:
         self._journal.put({"call": "away", "peer": peer, "gone": gone})
         self._solver.away(peer, gone=gone)
+
+    def at_rate(self, factor: float) -> None:
+        self._journal.put({"call": "rate", "peer": "", "factor": factor})
+        self._solver.at_rate(factor)
 
     def push(self, push: MemberPush) -> list[Effect]:
         counts = [push.plan, push.lease, push.version, push.steps, push.samples]

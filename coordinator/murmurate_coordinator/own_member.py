@@ -80,6 +80,8 @@ def command(config: CoordinatorConfig) -> list[str]:
         "--momentum": train.momentum,
         "--nesterov": train.nesterov,
         "--weight-decay": train.weight_decay,
+        "--schedule": train.schedule,
+        "--warmup": train.warmup or None,
         "--split": train.split,
         "--shard": train.shard,
         "--validation": train.validation,

@@ -211,7 +211,7 @@ class _Stream:
         self._wake = asyncio.Event()
 
     def send(self, out: Out) -> None:
-        if out.values is not None:  # it makes void what was not sent yet
+        if out.task is not None and out.task.give is not None:  # it makes void what was not sent
             self._queue = deque(each for each in self._queue if each.values is None)
         self._queue.append(out)
         self._wake.set()
@@ -241,6 +241,8 @@ class _Stream:
                 done = coming.into.take(work.offset, work.raw)
             elif work.doing is not None:
                 await service.own(centre.doing, name, self.number, work.doing, time.monotonic())
+            elif work.take is not None:
+                await service.own(centre.take, name, self.number, work.take, time.monotonic())
             elif work.bye:
                 await service.own(centre.bye, name, self.number, time.monotonic())
             if done:

@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 
 from murmurate.core.partition.structure import Structure
 from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.batch_values import OutgoingBatches, pack, shape_of
 from murmurate.edge.net.subnet_values import Incoming, Outgoing, Unwanted, encode_held
 from murmurate.errors import PeerUnavailable
 from murmurate_coordinator.members import Seat
 from murmurate_coordinator.solvers.effects import (
+    DealBatches,
     Effect,
     GiveLease,
     PushAccepted,
     Reason,
     Refused,
+    SayLease,
     Waits,
 )
 from murmurate_coordinator.solvers.protocol import Solver
@@ -26,11 +29,11 @@ class NoRoom(PeerUnavailable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Out:
-    """To one stream. A give has its values beside it; `task` None: end it."""
+    """To one stream. A give or batches have their values beside them; `task` None: end it."""
 
     stream: int
     task: wire.Task | None
-    values: Outgoing | None = None
+    values: Outgoing | OutgoingBatches | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +53,9 @@ class Lines:
     warnings: list[str] = field(default_factory=list)
 
 
-def said(effect: Effect, seat: Seat, structure: Structure) -> Out | None:
-    """To the stream of whom it concerns. A refusal is an answer to a push: see `not_taken`."""
+def said(effect: Effect, seat: Seat, structure: Structure, spent: float) -> Out | None:
+    """To the stream of whom it concerns. A refusal is an answer to a push: see `not_taken`.
+    `spent`: the part of the run's budget."""
     match effect:
         case GiveLease():
             values = Outgoing(structure, effect.values)
@@ -61,11 +65,30 @@ def said(effect: Effect, seat: Seat, structure: Structure) -> Out | None:
                 version=effect.version,
                 held=encode_held(effect.held),
                 value_bytes=values.value_bytes,
+                spent=spent,
             )
             return Out(seat.stream, wire.Task(give=give), values)
         case PushAccepted():
-            taken = wire.Taken(lease=effect.lease, version=effect.version, staleness=seat.staleness)
+            taken = wire.Taken(
+                lease=effect.lease,
+                version=effect.version,
+                staleness=seat.staleness,
+                spent=spent,
+            )
             return Out(seat.stream, wire.Task(taken=taken))
+        case DealBatches():
+            tensors = shape_of(effect.batches[0][1])
+            outgoing = OutgoingBatches([pack(batch) for _, batch in effect.batches])
+            batches = wire.Batches(
+                numbers=tuple(number for number, _ in effect.batches),
+                samples=effect.samples,
+                tensors=tensors,
+                value_bytes=outgoing.value_bytes,
+            )
+            return Out(seat.stream, wire.Task(batches=batches), outgoing)
+        case SayLease():
+            lease = wire.BatchLease(beat=effect.beat, numbers=effect.numbers)
+            return Out(seat.stream, wire.Task(lease=lease))
         case Waits():
             return Out(seat.stream, wire.Task(waits=effect.sentence))
         case Refused():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from murmurate.core.batches.dealer import Take
 from murmurate.core.figures.learning import Learning
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.staleness import Summary
@@ -63,6 +64,8 @@ class Sessions:
         self.out: list[Out] = []
         """What is to be sent, in order; whoever sends it takes it away."""
         self.lines = Lines()
+        self.spent = 0.0
+        """The part of the run's budget, as whoever keeps it says."""
         self.stopping = ""
         """Why it ends."""
         self.staleness = Summary()
@@ -343,6 +346,12 @@ class Sessions:
         if seat.revoked and moved and not self.stopping:
             self._again(seat, now)
 
+    def take(self, name: str, stream: int, take: Take, now: float) -> None:
+        """What one who takes batches has and needs."""
+        seat = self.members.at(name, stream)
+        if seat is not None:
+            self._carry_out(self.solver.take(name, take, now), now)
+
     # -- time ------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -364,6 +373,9 @@ class Sessions:
         for name in [name for name, until in self._vacant_until.items() if now >= until]:
             del self._vacant_until[name]
             self.solver.vacate(name)
+        self._carry_out(self.solver.tick(now), now)
+        if wrong := self.solver.wrong():
+            self.lines.warnings.append(wrong)
         if now >= self._advise_at and not self.stopping:  # at the end all fall silent
             self._advise_at = now + ADVISE_S
             self.lines.warnings += [advice.sentence for advice in self._advice(now)]
@@ -392,7 +404,7 @@ class Sessions:
         """What the model will have seen, about, if the run ends now: the last pushes of subnets
         come at its end. A hub is pushed to after every few steps, and counts what it has."""
         solver = self.solver
-        if solver.half.central:
+        if solver.mode != "ist":
             return solver.totals.samples
         training = [lease.owner for lease in solver.leases.values() if not lease.done]
         return solver.totals.samples + self.members.unpushed(now, training)
@@ -456,5 +468,5 @@ class Sessions:
                 seat.given(now, self.solver.totals.pushes)
             if not seat.stream or (self.stopping and isinstance(effect, GiveLease)):
                 continue  # at the end nothing new is begun
-            if (out := said(effect, seat, self.structure)) is not None:
+            if (out := said(effect, seat, self.structure, self.spent)) is not None:
                 self.out.append(out)

@@ -26,6 +26,7 @@ from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.core.partition.whole import whole_structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import Down, MemberHalf
+from murmurate.core.values.recipe import Recipe
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
@@ -34,6 +35,7 @@ from murmurate.study.virtual.costs import Costs
 from murmurate.study.virtual.task import Figures
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
+from murmurate.training.recipes import PARTS, RateSchedule, factors
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
 from murmurate_coordinator.members import GRACE_S, VACANT_S, fruitless_most
@@ -67,6 +69,9 @@ class VirtualSetting:
     """J: local steps for one lease."""
     step_s: Callable[[str], float] | None = None
     """The time of the next step of a member, for studies of delays; None: as its speed says."""
+    own_samples: int | None = None
+    """The stop rule of 002: a member leaves when it has trained on so many, the last one goes on.
+    None: one budget for all."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
     costs: Costs = field(default_factory=Costs)
@@ -89,6 +94,10 @@ class VirtualSetting:
     """After that the coordinator takes one that died for dead."""
     vacant_s: float = VACANT_S
     """So long units of one that is gone are kept for a newcomer, where one partition is kept."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How the rate changes on the way; the optimizer is the workload's."""
+    spent: Callable[[], float] = lambda: 0.0
+    """The part of the budget, if the rate goes by it."""
     push_s: float = 0.0
     """Between two pushes that nobody asked for (`async`): real members take 1 to 2 s."""
 
@@ -137,6 +146,7 @@ class _Trainer:
         self.values = values
         self.subnet: nn.Module | None = None
         self.optimizer: torch.optim.Optimizer | None = None
+        self.rates: RateSchedule | None = None
         self.job: GiveLease | None = None
         self.left: int | None = None
         """Steps until its push; None: as it likes."""
@@ -200,6 +210,8 @@ class VirtualSubnets:
             settings=setting.hub,
         )
         self.advisor = Advisor(self.solver)
+        recipe = setting.recipe
+        self._factors = factors(recipe) if recipe.changes else None
         self.learning = Learning()
         self.learning.summed = bool(self.solver.instead) and setting.peers > 1
         self.learning.instead = self.solver.instead
@@ -236,12 +248,16 @@ class VirtualSubnets:
             coverage=self.solver.coverage(),
         )
 
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+        """A model of these."""
+        made = copy.deepcopy(self.model)
+        load(made, weights)
+        return made
+
     def evaluate(
         self, weights: Mapping[str, torch.Tensor], *, validation: bool = False
     ) -> Evaluation:
-        whole = copy.deepcopy(self.model)
-        load(whole, weights)
-        return measured(self.workload, whole, validation=validation)
+        return measured(self.workload, self.whole(weights), validation=validation)
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -358,9 +374,9 @@ class VirtualSubnets:
             trainer.subnet = cut(self.model, self.structure, give.held)
             load(trainer.subnet, give.values)
             trainer.values.begin(trainer.subnet)
-            trainer.optimizer = self.workload.optimizer(trainer.subnet)
+            optimizer = self._begin_optimizer(trainer, trainer.subnet)
             if self.solver.half.momentum:
-                MemberMomentum(trainer.optimizer, self.solver.half.momentum)
+                MemberMomentum(optimizer, self.solver.half.momentum)
         trainer.job, trainer.version, trainer.new_steps = give, give.version, 0
         trainer.put, trainer.gift = give.version, None
         trainer.left = give.steps
@@ -377,7 +393,12 @@ class VirtualSubnets:
             trainer.values.replace(model, give.values)
         else:
             trainer.values.down(model, give.values)
-            trainer.optimizer = self.workload.optimizer(model)
+            self._begin_optimizer(trainer, model)
+
+    def _begin_optimizer(self, trainer: _Trainer, model: nn.Module) -> torch.optim.Optimizer:
+        trainer.optimizer = optimizer = self.workload.optimizer(model)
+        trainer.rates = RateSchedule(optimizer, self.setting.recipe)
+        return optimizer
 
     def _step_s(self, trainer: _Trainer) -> float:
         step_s = self.setting.step_s
@@ -402,6 +423,8 @@ class VirtualSubnets:
         loss = self.workload.loss(trainer.subnet, next(trainer.batches))
         loss.backward()  # type: ignore[no-untyped-call]
         if not self.solver.half.central:
+            if trainer.rates is not None:
+                trainer.rates.at(self.setting.spent())
             trainer.optimizer.step()
         trainer.loss.add(loss)
         if self.setting.mode == "hub" and not self.fruitless:
@@ -415,6 +438,9 @@ class VirtualSubnets:
         else:
             trainer.left -= 1
             due = trainer.left <= 0
+        if self._enough(trainer):
+            self.leave(trainer.name)
+            return
         half = self.solver.half
         if due and (half.pipelined or not trainer.on_its_way):
             self._push(trainer)
@@ -425,6 +451,17 @@ class VirtualSubnets:
                 trainer.left = trainer.job.steps
         self._newer(trainer)
         self.events.after(self._step_s(trainer), self._step, trainer, life)
+
+    def _enough(self, trainer: _Trainer) -> bool:
+        """Whether it has trained on its own samples, and somebody else goes on."""
+        own = self.setting.own_samples
+        if own is None or trainer.figures.samples < own:
+            return False
+        return any(
+            not each.gone and not each.leaving
+            for each in self.trainers.values()
+            if each is not trainer
+        )
 
     def _push(self, trainer: _Trainer) -> None:
         assert trainer.job is not None
@@ -457,6 +494,9 @@ class VirtualSubnets:
         self.events.at(self._free_s, self._fold, push)
 
     def _fold(self, push: MemberPush) -> None:
+        if self._factors is not None:
+            part = min(1.0, self.setting.spent())
+            self.solver.at_rate(self._factors[int(part * PARTS)])
         self._carry_out(self.solver.push(push))
 
     def _done(self, trainer: _Trainer, accepted: PushAccepted) -> None:

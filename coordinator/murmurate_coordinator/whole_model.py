@@ -8,16 +8,17 @@ from pathlib import Path
 
 import torch
 
-from murmurate import workloads
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.subnet import load, weights_of
 from murmurate.core.partition.whole import whole_structure
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
+from murmurate.programs.roles.loading import workload_of
 from murmurate.workloads import Evaluation
 from murmurate.workloads.measuring import measured
 from murmurate_coordinator.checkpointer import tied_names, write_model
 from murmurate_coordinator.config import CoordinatorConfig
+from murmurate_coordinator.solvers.protocol import Solver
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -26,19 +27,13 @@ class WholeModel:
     """A workload's model and what can be dealt of it. The module itself is for evaluation; the
     weights that are trained are the solver's."""
 
+    evaluates = True
+
     def __init__(self, config: CoordinatorConfig) -> None:
         """ConfigError: there is no such workload, or nothing of it can be dealt."""
         it, train = config.coordinator, config.train
         self.run = it.run
-        self.workload = workloads.load(
-            train.workload,
-            data=train.data,
-            batch_size=train.batch_size,
-            lr=train.lr,
-            validation=train.validation,
-            seed=it.seed,
-            recipe=train.recipe,
-        )
+        self.workload = workload_of(train, it.seed)
         torch.manual_seed(it.seed)
         self.module = self.workload.model()
         if train.mode == "hub":
@@ -49,6 +44,9 @@ class WholeModel:
             why = "; ".join(f"{name}: {text}" for name, text in self.structure.reasons.items())
             raise ConfigError(f"workload {train.workload}: none of its axes can be split ({why})")
         self.tied = tied_names(self.module)
+
+    def begin(self, solver: Solver, samples: int | None, *, opened: bool) -> None:
+        """Nothing of it is asked for by the solver."""
 
     @property
     def first_weights(self) -> Tensors:

@@ -4,38 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import grpc.aio
+import numpy as np
 import torch
 
 from murmurate.core.batches.dealer import Totals
-from murmurate.edge.net import generator_wire as wire
+from murmurate.core.partition.structure import NO_STRUCTURE
+from murmurate.edge.net import coordinator_wire as wire
 from murmurate.edge.net.credentials import PLAINTEXT
-from murmurate.edge.net.generator_batch import pack, shape_of
-from murmurate.edge.net.generator_service import GeneratorService
-from murmurate.edge.net.generator_watch import Watch
 from murmurate.edge.net.transport import Limits
+from murmurate_coordinator.service import LIMITS, CoordinatorService
+from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.batches.dealing import BatchDealing
 
-LOOK_S = 0.1
+SAMPLES = 16
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs, and a tensor that says which one it is."""
     data = torch.Generator().manual_seed(number)
-    return torch.randn(16, 8, generator=data), torch.tensor([number])
+    return torch.randn(SAMPLES, 8, generator=data), torch.tensor([number])
 
 
 class Table:
-    """`GeneratorService` with `total` batches, on a loop of its own."""
+    """A coordinator of mode batches with `total` of them, on a loop of its own."""
 
-    def __init__(self, total: int | None, run: str = "test", limits: Limits | None = None) -> None:
-        self.total = total
+    def __init__(
+        self, total: int | None, run: str = "test", limits: Limits = LIMITS, large: int = 0
+    ) -> None:
+        """`large`: so many bytes in each batch."""
+        self.solver = BatchDealing(NO_STRUCTURE, {}, np.random.default_rng(0))
+        self.solver.samples = SAMPLES
+        zeros = (torch.zeros(large, dtype=torch.uint8),)
+        self.solver.batch = lambda number: zeros if large else batch(number)
+        self.dealer = self.solver.dealer
+        self.dealer.total = total
         self.run = run
         self.limits = limits
-        self.service: GeneratorService
+        self.service: CoordinatorService
         self.loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop = asyncio.Event()
@@ -47,23 +58,14 @@ class Table:
 
     @property
     def totals(self) -> Totals:
-        assert self.service.dealer is not None
-        return self.service.dealer.totals
-
-    def call(self, act: Callable[[], Any]) -> Any:
-        """Do this on its thread."""
-
-        async def do() -> Any:
-            return act()
-
-        return asyncio.run_coroutine_threadsafe(do(), self.loop).result(10)
+        return self.dealer.totals
 
     def break_streams(self) -> None:
-        def act() -> None:
-            for stream in self.service._streams.values():
-                stream.end(None)
+        async def act() -> None:
+            for stream in list(self.service._streams.values()):
+                stream.end()
 
-        self.call(act)
+        asyncio.run_coroutine_threadsafe(act(), self.loop).result(10)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -71,41 +73,22 @@ class Table:
         self.loop.close()
 
     async def _serve(self) -> None:
-        self.service = GeneratorService(
-            "127.0.0.1:0",
-            run=self.run,
-            samples=16,
-            tensors=shape_of(batch(1)),
-            limits=self.limits,
-            credentials=PLAINTEXT,
+        now = time.monotonic()
+        centre = Sessions(self.solver, run=self.run, instance="i", now=now)
+        self.service = CoordinatorService(
+            "127.0.0.1:0", centre, limits=self.limits, credentials=PLAINTEXT
         )
-        watch = Watch(self.run, self.service.limits, PLAINTEXT)
-        self.service.on_peer = watch.meet
         await self.service.start()
-        self.service.open(self.total)
         self._ready.set()
-        tasks = [asyncio.create_task(self._make()), asyncio.create_task(self._look(watch))]
-        await self._stop.wait()
-        for task in tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        told = False
+        while not self._stop.is_set():
+            await asyncio.sleep(0.02)
+            if self.dealer.over and not told:
+                told = True
+                await self.service.own(centre.stop, "samples")
         await self.service.stop()
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
-
-    async def _make(self) -> None:
-        number = 0
-        while self.service.left != 0:
-            await self.service.wanted.wait()
-            number += 1
-            self.service.put(pack(batch(number)))
-
-    async def _look(self, watch: Watch) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if self.service.swarm:
-                self.service.settle(await watch.look(self.service.swarm))
+        if self.service.failed is not None:
+            raise self.service.failed
 
     def __enter__(self) -> Table:
         self._thread.start()
@@ -131,7 +114,7 @@ def scripted(script: Callable[[Any], AsyncIterator[bytes]]) -> Iterator[str]:
 
     async def serve() -> None:
         server = grpc.aio.server()
-        methods = {"Feed": grpc.stream_stream_rpc_method_handler(feed)}
+        methods = {"Train": grpc.stream_stream_rpc_method_handler(feed)}
         handler = grpc.method_handlers_generic_handler(wire.SERVICE, methods)
         server.add_generic_rpc_handlers((handler,))
         address.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")

@@ -16,10 +16,11 @@ import pytest
 from tests.integration.flock import Node, flock, same_weights, wait_for
 from tests.integration.table import Table, batch, scripted
 
-from murmurate.core.batches.dealer import Totals
+from murmurate.core.batches.dealer import Take, Totals
 from murmurate.core.clock import Clock, Dot
-from murmurate.edge.net import generator_wire as wire
-from murmurate.edge.net.generator_batch import pack, shape_of
+from murmurate.edge.net import coordinator_wire as wire
+from murmurate.edge.net.batch_link import DIGEST
+from murmurate.edge.net.batch_values import pack, shape_of
 from murmurate.edge.net.grpc_terms import read
 from murmurate.edge.net.transport import Limits
 from murmurate.errors import MurmurateError, SchemaMismatch
@@ -100,11 +101,13 @@ def test_each_batch_goes_into_exactly_one_update(tmp_path: Path) -> None:
         assert consumed(fed, nodes[0].clock) == exactly_once(200)
         assert table.totals == Totals(batches=200, consumed=200)
         assert sorted(n for each in fed for n in each.trained) == list(range(1, 201))
-        assert [each.feed.totals for each in fed] == [table.totals] * 3
+        assert [each.feed.ended for each in fed] == ["samples"] * 3
+        held = [n.swarm.runtime.look(lambda here: here.peer.replica.batches) for n in nodes]
+        assert {(each.numbers, each.repeated) for each in held} == {((1, 200), ())}
         assert sum(each.feed.consumed for each in fed) == 200
         assert nodes[0].swarm.samples == 200 * 16
         assert not nodes[0].swarm.progress().rejected
-        assert not table.service._stock, "nothing is kept that is done"
+        assert not table.dealer._dealt, "nothing is kept that is done"
 
 
 def test_streams_that_break_lose_nothing(tmp_path: Path) -> None:
@@ -150,9 +153,9 @@ def test_a_late_one_joins_in(tmp_path: Path) -> None:
 
 
 def no_answer(feed: Feed, patch: pytest.MonkeyPatch) -> None:
-    """From now on no ping is answered in time."""
-    patch.setattr(feed, "leased", lambda _: None)
-    feed._lease = 0.0
+    """From now on no word is answered in time."""
+    patch.setattr(feed, "leased", lambda numbers, until: None)
+    feed._until = 0.0
 
 
 def test_while_the_generator_is_away_nothing_is_published_and_nobody_waits(
@@ -200,7 +203,7 @@ def test_a_result_that_is_not_finite_is_not_tried_again(tmp_path: Path) -> None:
         node = nodes[0]
         dealt = fed.feed.next()
         assert dealt is not None
-        wait_for(fed.feed.may_publish, "the confirmation")
+        wait_for(fed.feed.may_publish, "the lease")
         (node.loss(dealt[0]) * float("inf")).backward()
         node.optimizer.step()
         node.swarm.publish()
@@ -212,30 +215,40 @@ def test_a_result_that_is_not_finite_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def welcome(**more: Any) -> bytes:
+    known: dict[str, Any] = {"run": "test", "instance": "i", "rule": "pull", "steps": 0}
+    return wire.encode_task(
+        wire.Task(welcome=wire.WorkWelcome(**{**known, "mode": "batches", **more}))
+    )
+
+
+def batches(*numbers: int, cut: int | None = None, **more: Any) -> bytes:
+    raw = b"".join(pack(batch(number)) for number in numbers)
     known: dict[str, Any] = {
-        "run": "test",
-        "instance": "i",
+        "numbers": numbers,
         "samples": 16,
         "tensors": shape_of(batch(1)),
+        "value_bytes": len(raw),
     }
-    return wire.encode_deal(wire.Deal(welcome=wire.FeedWelcome(**{**known, **more})))
+    head = wire.Batches(**{**known, **more})
+    return wire.encode_task(wire.Task(batches=head, raw=raw[:cut]))
 
 
-def piece(number: int, place: int) -> bytes:
-    raw = pack(batch(number))
-    return wire.encode_deal(wire.Deal(piece=wire.Piece(number, 0, place), raw=raw))
+def stop(reason: str = "samples") -> bytes:
+    return wire.encode_task(wire.Task(stop=reason))
 
 
 async def attend(context: Any) -> AsyncIterator[bytes]:
-    """Confirms everything, answers every ping, until the peer ends it."""
+    """Lets the peer have all it has, until it ends the stream."""
     while True:
         data = await context.read()
         if data is grpc.aio.EOF:
             return
-        ask = wire.decode_ask(data)
-        if ask.bye:
+        work = wire.decode_work(data)
+        if work.bye:
             return
-        yield wire.encode_deal(wire.Deal(confirmed=[n for n, _ in ask.claims], pong=ask.ping))
+        if work.take is not None and work.take.beat:
+            lease = wire.BatchLease(beat=work.take.beat, numbers=(1, 100))
+            yield wire.encode_task(wire.Task(lease=lease))
 
 
 def play(words: list[bytes], folder: Path) -> Fed:
@@ -254,106 +267,103 @@ def play(words: list[bytes], folder: Path) -> Fed:
         return fed
 
 
-def end(batches: int, consumed: int | None = None) -> bytes:
-    count = batches if consumed is None else consumed
-    return wire.encode_deal(wire.Deal(end=Totals(batches=batches, consumed=count)))
-
-
 def rejected(fed: Fed) -> dict[str, int]:
     return fed.node.swarm.runtime.look(lambda here: dict(here.tally.rejected))
 
 
 def test_a_batch_that_comes_twice_is_trained_on_once(tmp_path: Path) -> None:
-    words = [welcome(), piece(1, 1), piece(2, 2), piece(1, 3), piece(2, 4), end(2)]
+    words = [welcome(), batches(1), batches(2), batches(1, 2), stop()]
     fed = play(words, tmp_path)
     assert sorted(fed.trained) == [1, 2]
     assert rejected(fed) == {"batch_repeated": 2}
-
-
-def test_a_batch_that_did_not_come_is_noticed(tmp_path: Path) -> None:
-    fed = play([welcome(), piece(1, 1), piece(4, 4), end(4)], tmp_path)
-    assert rejected(fed) == {"batch_skipped": 1}
-    assert sorted(fed.trained) == [1, 4]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [welcome(batches=3), piece(1, 1), end(2)],
-        [welcome(), piece(7, 1), end(6)],
-        [welcome(batches=5), piece(1, 1), end(5, consumed=4)],
-    ],
-)
-def test_a_wrong_total_is_noticed(words: list[bytes], tmp_path: Path) -> None:
-    assert rejected(play(words, tmp_path)) == {"batch_skipped": 1}
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         b"\xff\xff\xff",
-        wire.encode_deal(wire.Deal(piece=wire.Piece(2, 0, 2), raw=bytes(600))),
-        wire.encode_deal(wire.Deal(piece=wire.Piece(2, 8, 2), raw=bytes(8))),
-        wire.encode_deal(wire.Deal(piece=wire.Piece(2, 0, 1), raw=bytes(8))),
-        wire.encode_deal(wire.Deal(piece=wire.Piece(2, 0, 2))),
+        batches(2, value_bytes=8),
+        wire.encode_task(wire.Task(offset=8, raw=bytes(8))),
+        batches(2, tensors=shape_of((batch(1)[0],))),
+        batches(2, cut=8) + batches(3),
+        batches(2, cut=8) + wire.encode_task(wire.Task(offset=9, raw=bytes(8))),
     ],
-    ids=["garbage", "too long", "offset", "number", "empty"],
+    ids=["garbage", "size", "not announced", "other tensors", "two things", "offset"],
 )
 def test_a_generator_that_talks_nonsense_is_not_listened_to(bad: bytes, tmp_path: Path) -> None:
-    fed = play([welcome(), piece(1, 1), bad], tmp_path)
+    fed = play([welcome(), batches(1), bad], tmp_path)
     assert fed.trained in ([], [1])
     assert rejected(fed) == {"malformed": 1}
 
 
-def test_a_piece_that_was_damaged_on_its_way_is_dealt_again(tmp_path: Path) -> None:
-    """Its stream ends and is opened again; on it the generator deals what was not taken."""
-    greeted = 0
+def test_other_tensors_than_before_are_not_trained_on(tmp_path: Path) -> None:
+    raw = pack((batch(1)[0],))
+    other = batches(2, tensors=shape_of((batch(1)[0],)), value_bytes=len(raw), cut=len(raw))
+    fed = play([welcome(), batches(1), other], tmp_path)
+    assert fed.trained in ([], [1])
+    assert rejected(fed) == {"malformed": 1}
+
+
+def test_batches_that_were_damaged_on_their_way_are_dealt_again(tmp_path: Path) -> None:
+    """Their stream ends and is opened again; the first word says what did not arrive."""
+    keeps: list[Any] = []
 
     async def script(context: Any) -> AsyncIterator[bytes]:
-        nonlocal greeted
         await read(context)
-        greeted += 1
-        damaged = bytearray(piece(1, 1))
-        damaged[-1] ^= greeted == 1
-        for data in (welcome(), bytes(damaged), end(1)):
-            yield data
+        yield welcome()
+        keeps.append(wire.decode_work(await read(context)).take)
+        damaged = bytearray(batches(1))
+        damaged[-20] ^= len(keeps) == 1
+        for data in (bytes(damaged), stop() if len(keeps) > 1 else b""):
+            if data:
+                yield data
         async for data in attend(context):
             yield data
 
     with flock(1) as nodes, scripted(script) as address:
         fed = Fed(nodes[0], address, tmp_path / "a.jsonl").start()
         fed.end()
-        assert greeted == 2
+        assert [take.keeps for take in keeps] == [(), ()]
         assert fed.trained == [1]
         assert rejected(fed) == {"digest": 1}
 
 
-@pytest.mark.parametrize(
-    ("other", "sentence"),
-    [
-        ({"instance": "another"}, "another one than before"),
-        ({"tensors": shape_of((batch(1)[0],))}, "its batches are"),
-    ],
-)
-def test_another_generator_in_its_place_is_refused(
-    other: dict[str, Any], sentence: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls: list[int] = []
+def test_what_is_not_in_the_lease_is_taken_back(tmp_path: Path) -> None:
+    """It was given to somebody else while nobody heard of this node."""
+    heard: list[Any] = []
 
     async def script(context: Any) -> AsyncIterator[bytes]:
         await read(context)
-        calls.append(1)
-        yield welcome(**(other if len(calls) > 1 else {}))
-        if len(calls) == 1:
-            yield piece(1, 1)
-        else:
-            async for data in attend(context):
-                yield data
+        yield welcome()
+        yield batches(1, 2, 3)
+        while True:
+            data = await context.read()
+            if data is grpc.aio.EOF or (work := wire.decode_work(data)).bye:
+                return
+            if work.take is not None and work.take.beat:
+                heard.append(work.take)
+                lease = wire.BatchLease(beat=work.take.beat, numbers=(2, 3))
+                yield wire.encode_task(wire.Task(lease=lease))
+                if len(heard) == 4:
+                    yield stop()
 
     with flock(1) as nodes, scripted(script) as address:
-        Fed(nodes[0], address, tmp_path / "a.jsonl").start().end()
-    assert len(calls) == 2
-    assert sentence in caplog.text
+        fed = Fed(nodes[0], address, tmp_path / "a.jsonl")
+        dealt = fed.feed.next()
+        assert dealt is not None
+        node, before = nodes[0], nodes[0].weights()
+        node.loss(dealt[0]).backward()
+        fed.feed._until = 0.0
+        wait_for(lambda: fed.feed._spoiled, "the lease without it")
+        node.optimizer.step()
+        fed.start().end()
+        assert consumed([fed], node.clock) == Counter({2: 1, 3: 1})
+        assert not bool((node.weights() == before).all())
+
+
+def test_a_coordinator_of_another_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match="something else than batches"):
+        play([welcome(mode="hub")], tmp_path)
 
 
 def test_a_generator_that_is_gone_for_ever(tmp_path: Path) -> None:
@@ -371,12 +381,12 @@ def test_a_generator_that_is_gone_for_ever(tmp_path: Path) -> None:
 # -- a peer that is not what it should be ----------------------------------------------------------
 
 
-async def status_of_asks(address: str, *asks: bytes) -> tuple[grpc.StatusCode, str]:
+async def status_of(address: str, *works: bytes) -> tuple[grpc.StatusCode, str]:
     async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.stream_stream(f"/{wire.SERVICE}/Feed")()
+        call = channel.stream_stream(f"/{wire.SERVICE}/Train")()
         try:
-            for ask in asks:
-                await call.write(ask)
+            for work in works:
+                await call.write(work)
             async with asyncio.timeout(10):
                 while await call.read() is not grpc.aio.EOF:
                     pass
@@ -386,59 +396,61 @@ async def status_of_asks(address: str, *asks: bytes) -> tuple[grpc.StatusCode, s
 
 
 def hello(**more: Any) -> bytes:
-    known: dict[str, Any] = {"run": "test", "swarm": "s", "name": "x", "epoch": 1}
-    return wire.encode_ask(wire.Ask(hello=wire.FeedHello(**{**known, **more})))
+    known: dict[str, Any] = {"run": "test", "name": "x", "instance": "1", "mode": "batches"}
+    known["structure"] = DIGEST
+    return wire.encode_work(wire.Work(hello=wire.WorkHello(**{**known, **more})))
+
+
+def take(**more: Any) -> bytes:
+    return wire.encode_work(wire.Work(take=Take(**more)))
+
+
+BYE = wire.encode_work(wire.Work(bye=True))
 
 
 @pytest.mark.parametrize(
-    ("asks", "code", "sentence"),
+    ("works", "code", "sentence"),
     [
-        ([b"\xff\xff\xff"], "INVALID_ARGUMENT", "ask: not a Ask"),
-        ([wire.encode_ask(wire.Ask(pull=1))], "INVALID_ARGUMENT", "ask.hello: missing"),
-        ([hello(), hello()], "INVALID_ARGUMENT", "ask.hello: again"),
-        ([hello(), b""], "INVALID_ARGUMENT", "ask: empty"),
-        ([hello(), wire.encode_ask(wire.Ask(claims=[(9, 1)]))], "INVALID_ARGUMENT", "claim.batch"),
-        ([hello(), *[wire.encode_ask(wire.Ask(pull=64))] * 2], "INVALID_ARGUMENT", "ask.pull"),
-        ([hello(), b"\x10" + b"\xff" * 9 + b"\x01"], "INVALID_ARGUMENT", "ask.pull"),
-        ([hello(run="other")], "FAILED_PRECONDITION", "run 'other', this generator has 'test'"),
+        ([b"\xff\xff\xff"], "INVALID_ARGUMENT", "work: not a Work"),
+        ([take(more=1)], "INVALID_ARGUMENT", "work.hello: missing"),
+        ([hello(), hello()], "INVALID_ARGUMENT", "work.hello: again"),
+        ([hello(), b""], "INVALID_ARGUMENT", "work: 0 things said"),
+        ([hello(), take(here=(9, 9))], "INVALID_ARGUMENT", "take.here: batch 9, 0 were dealt"),
+        ([hello(), take(back=(9, 9))], "INVALID_ARGUMENT", "take.back: batch 9"),
+        ([hello(), *[take(more=64)] * 2], "INVALID_ARGUMENT", "take.more"),
+        ([hello(run="other")], "FAILED_PRECONDITION", "run 'other', this coordinator has 'test'"),
+        ([hello(mode="hub")], "FAILED_PRECONDITION", "mode 'hub', this coordinator is of mode"),
         ([hello(version=2)], "FAILED_PRECONDITION", "version 2"),
-        ([hello(name="")], "INVALID_ARGUMENT", "hello.name: empty"),
-        ([bytes(70_000)], "RESOURCE_EXHAUSTED", ""),
+        ([hello(structure=bytes(32))], "FAILED_PRECONDITION", "another structure"),
     ],
 )
 def test_bad_words_get_a_status_and_a_sentence(
-    asks: list[bytes], code: str, sentence: str, caplog: pytest.LogCaptureFixture
+    works: list[bytes], code: str, sentence: str
 ) -> None:
-    with Table(1) as table:
-        got, details = asyncio.run(status_of_asks(table.address, *asks))
-        assert got.name == code
-        assert sentence in details
-        assert sum(table.service.rejections.counted.values()) == (code != "RESOURCE_EXHAUSTED")
-        assert "Traceback" not in caplog.text
-        assert table.service.peers == 0
-
-
-def test_given_back_and_claimed_anew_in_one_breath() -> None:
-    asks = [
-        hello(),
-        wire.encode_ask(wire.Ask(pull=1)),
-        wire.encode_ask(wire.Ask(claims=[(1, 1)], back=[1])),
-        wire.encode_ask(wire.Ask(bye=True)),
-    ]
-    with Table(1) as table:
-        wait_for(lambda: len(table.service._fresh) == 1, "a batch")
-        code, _ = asyncio.run(status_of_asks(table.address, *asks))
-        assert code is grpc.StatusCode.OK
-        assert table.service.dealer is not None
-        assert table.service.dealer.state(1) == "claimed"
+    with Table(None) as table:
+        table.dealer.opened = False
+        got = asyncio.run(status_of(table.address, *works))
+        assert (got[0].name, got[1] if sentence in got[1] else "") == (code, got[1])
+        assert sum(table.service.rejections.counted.values()) == 1
 
 
 def test_another_founding_of_the_same_run_is_refused() -> None:
     with Table(5) as table:
-        asyncio.run(status_of_asks(table.address, hello(), wire.encode_ask(wire.Ask(bye=True))))
-        code, details = asyncio.run(status_of_asks(table.address, hello(swarm="t")))
+        asyncio.run(status_of(table.address, hello(), take(swarm="s"), BYE))
+        code, details = asyncio.run(status_of(table.address, hello(name="y"), take(swarm="t")))
         assert code is grpc.StatusCode.FAILED_PRECONDITION
         assert "deals to 's'" in details
+
+
+def test_a_coordinator_with_a_model_deals_no_batches() -> None:
+    from tests.integration.centre import Coordinator
+
+    with Coordinator("async") as it:
+        structure = it.service.centre.digest
+        words = (hello(structure=structure, mode="ist"), take(more=1))
+        code, details = asyncio.run(status_of(it.address, *words))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "deals no batches" in details
 
 
 def test_one_who_does_not_read_is_cut_off() -> None:
@@ -447,23 +459,21 @@ def test_one_who_does_not_read_is_cut_off() -> None:
     async def stall(address: str) -> None:
         options = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
         async with grpc.aio.insecure_channel(address, options=options) as channel:
-            call = channel.stream_stream(f"/{wire.SERVICE}/Feed")()
+            call = channel.stream_stream(f"/{wire.SERVICE}/Train")()
             await call.write(hello())
             await call.read()
-            for _ in range(40):
-                await call.write(wire.encode_ask(wire.Ask(pull=50)))
-                await asyncio.sleep(0.05)
-                if not table.service.peers:
-                    break
-            await asyncio.sleep(0.5)
+            await call.write(take(more=60))
+            async with asyncio.timeout(30):
+                while table.service.open:
+                    await asyncio.sleep(0.05)
 
-    with Table(None, limits=limits) as table:
+    with Table(None, limits=limits, large=1 << 19) as table:
         asyncio.run(stall(table.address))
-        wait_for(lambda: table.service.peers == 0, "the end of the stream")
+        assert table.service.rejections.counted["stalled"] == 1
 
 
 def test_a_node_of_another_run_says_why(tmp_path: Path) -> None:
     with flock(1) as nodes, Table(5, run="other") as table:
         fed = feed_all(nodes, table, tmp_path)[0]
-        with pytest.raises(SchemaMismatch, match="this generator has 'other'"):
+        with pytest.raises(SchemaMismatch, match="this coordinator has 'other'"):
             fed.end()

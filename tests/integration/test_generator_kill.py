@@ -1,4 +1,4 @@
-"""Real processes: a generator, three peers, and `kill -9` of one in the middle."""
+"""Real processes: a generator, three peers, and `kill -9` of one in the middle, or of itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BATCHES = SAMPLES // BATCH
 class Process:
     """A started program: what it says is read as it comes, so that it never waits for us."""
 
-    def __init__(self, stack: ExitStack, *words: str) -> None:
-        self.process = stack.enter_context(started("node", "--events", "--threads", "1", *words))
+    def __init__(self, stack: ExitStack, *words: str, kind: str = "node") -> None:
+        self.process = stack.enter_context(started(kind, "--events", "--threads", "1", *words))
         self.told: list[dict[str, Any]] = []
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -57,35 +57,44 @@ def lines(file: Path) -> list[tuple[tuple[str, int, int], list[int]]]:
     return out
 
 
+def dealer(stack: ExitStack, *words: str, listen: str = "127.0.0.1:0") -> Process:
+    return Process(stack, "--mode", "batches", "--listen", listen, *words, kind="coordinator")
+
+
+def flock(stack: ExitStack, folder: Path, address: str) -> list[Process]:
+    """Three peers that take their batches from there, and train."""
+    peers = []
+    for name in ("a", "b", "c"):
+        files = ("--report", f"{folder}/{name}.json", "--audit", f"{folder}/{name}.jsonl")
+        train = ("--generator", "-", "--rule", "sum", "--lr", "0.02")
+        peers.append(Process(stack, "--name", name, "--peers", "-", *train, *files))
+    for peer in peers:
+        peer.wait_for("ready")
+    peers[0].say("")
+    founder = peers[0].wait_for("listening")["address"]
+    for peer in peers[1:]:
+        peer.say(founder)
+        peer.wait_for("listening")
+    for peer in peers:
+        peer.say(f"go {address}")
+    return peers
+
+
+def consumed(folder: Path, known: dict[str, int]) -> Counter[int]:
+    """In how many updates of the clock at the end each batch is."""
+    counts: Counter[int] = Counter()
+    for name in ("a", "b", "c"):
+        for (origin, _, seq), numbers in lines(folder / f"{name}.jsonl"):
+            if seq <= known[origin]:
+                counts.update(numbers)
+    return counts
+
+
 def test_every_batch_is_in_exactly_one_update_when_a_peer_is_killed(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        dealing = Process(stack, "--role", "generator", "--samples", str(SAMPLES))
-        peers = []
-        for name in ("a", "b", "c"):
-            files = ("--report", f"{tmp_path}/{name}.json", "--audit", f"{tmp_path}/{name}.jsonl")
-            words = (
-                "--name",
-                name,
-                "--peers",
-                "-",
-                "--generator",
-                "-",
-                "--rule",
-                "sum",
-                "--lr",
-                "0.02",
-                *files,
-            )
-            peers.append(Process(stack, *words))
-        for peer in peers:
-            peer.wait_for("ready")
-        peers[0].say("")
-        founder = peers[0].wait_for("listening")["address"]
-        for peer in peers[1:]:
-            peer.say(founder)
-            peer.wait_for("listening")
-        for peer in peers:
-            peer.say(f"go {dealing.wait_for('listening')['address']}")
+        dealing = dealer(stack, "--samples", str(SAMPLES))
+        dealing.say("go")
+        peers = flock(stack, tmp_path, dealing.wait_for("listening")["address"])
         wait_until(lambda: len(lines(tmp_path / "c.jsonl")) >= 3)
         peers[2].process.send_signal(signal.SIGKILL)
         done = [peer.wait_for("done") for peer in peers[:2]]
@@ -95,15 +104,32 @@ def test_every_batch_is_in_exactly_one_update_when_a_peer_is_killed(tmp_path: Pa
     assert totals["repeated"] == totals["spent"] == 0
     assert totals["dealt_again"] > 0, "the one that was killed held some"
     assert done[0]["known"] == done[1]["known"]
-    counts: Counter[int] = Counter()
-    for name in ("a", "b", "c"):
-        for (origin, _, seq), numbers in lines(tmp_path / f"{name}.jsonl"):
-            if seq <= done[0]["known"][origin]:
-                counts.update(numbers)
-    assert counts == Counter(range(1, BATCHES + 1))
+    assert consumed(tmp_path, done[0]["known"]) == Counter(range(1, BATCHES + 1))
     rows = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("a", "b")]
     assert min(row["accuracy"] for row in rows) > 0.9, "0.956 to 0.967 in 8 runs"
     assert not any(row["rejected"] for row in rows)
+
+
+def test_and_when_the_generator_is_killed_and_started_again(tmp_path: Path) -> None:
+    """Its checkpoint is older than what it dealt: the peers say what they have of it."""
+    kept = ("--samples", str(SAMPLES), "--checkpoint", str(tmp_path / "kept"))
+    with ExitStack() as stack:
+        dealing = dealer(stack, *kept)
+        dealing.say("go")
+        address = dealing.wait_for("listening")["address"]
+        peers = flock(stack, tmp_path, address)
+        wait_until(lambda: len(lines(tmp_path / "c.jsonl")) >= 3)
+        dealing.process.send_signal(signal.SIGKILL)
+        dealing.process.wait(30)
+        again = dealer(stack, *kept, listen=address)
+        again.say("go")
+        done = [peer.wait_for("done") for peer in peers]
+        totals = again.wait_for("done")["node"]["totals"]
+        assert [peer.process.wait(30) for peer in [*peers, again]] == [0, 0, 0, 0]
+    assert totals["batches"] == totals["consumed"] == BATCHES
+    assert totals["repeated"] == totals["spent"] == 0
+    assert consumed(tmp_path, done[0]["known"]) == Counter(range(1, BATCHES + 1))
+    assert done[0]["known"] == done[1]["known"] == done[2]["known"]
 
 
 def test_up_with_a_generator(tmp_path: Path) -> None:
@@ -130,7 +156,7 @@ def test_up_with_a_generator(tmp_path: Path) -> None:
 
 def test_a_generator_that_is_told_to_stop() -> None:
     with ExitStack() as stack:
-        dealing = Process(stack, "--role", "generator", "--samples", "128")
+        dealing = dealer(stack, "--samples", "128")
         dealing.wait_for("listening")
         dealing.process.send_signal(signal.SIGTERM)
         event = dealing.wait_for("done")

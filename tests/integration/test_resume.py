@@ -313,7 +313,7 @@ def test_ctrl_c_never_comes_between_weights_and_clock(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("where", ["commit", "fold"])
+@pytest.mark.parametrize("where", ["publish", "fold"])
 def test_what_was_torn_is_neither_kept_nor_passed_on(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from murmurate.v1 import coordinator_pb2, generator_pb2, peer_pb2
+from murmurate.v1 import coordinator_pb2, peer_pb2
 
 ROOT = Path(__file__).parents[2]
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
@@ -125,10 +125,10 @@ def descriptor(module: Any) -> Any:
 
 
 def test_every_proto_file_is_looked_at() -> None:
-    assert [file.name for file in PROTOS] == ["coordinator.proto", "generator.proto", "peer.proto"]
+    assert [file.name for file in PROTOS] == ["coordinator.proto", "peer.proto"]
 
 
-@pytest.mark.parametrize("module", [coordinator_pb2, generator_pb2, peer_pb2])
+@pytest.mark.parametrize("module", [coordinator_pb2, peer_pb2])
 def test_the_generated_code_is_fresh(module: Any) -> None:
     file = descriptor(module)
     assert written((ROOT / "proto" / file.name).read_text(encoding="utf-8")) == generated(file)

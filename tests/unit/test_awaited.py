@@ -18,7 +18,7 @@ from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import ALIVE, Ack, Rumour, Snapshot
 from murmurate.core.replica import Replica
 
-CONFIG = PeerConfig(coalesce=True, leave_behind=True, prune_applied=True, digest_interval_s=0.25)
+CONFIG = PeerConfig(digest_interval_s=0.25)
 """As a node has it whose log is in its checkpoints."""
 
 
@@ -67,11 +67,11 @@ class Nodes(Swarm):
         word = Rumour(other, self[other].epoch, 0, ALIVE)
         self.receive(one, other, Ack(0, other, rumours=(word,)))
 
-    def publish(self, name: str, *, commit: bool = True) -> Dot:
+    def publish(self, name: str) -> Dot:
         by = self[name]
         dot = Dot(name, by.epoch, by.seq + 1)
         self.made.append(dot)
-        self.drivers[name].commit(by.prepare(value(dot), by.context()), self.now)
+        self.drivers[name].publish(value(dot), by.context(), self.now)
         self.pump(name)
         return dot
 

@@ -326,10 +326,9 @@ def test_parts_do_not_fit_other_weights() -> None:
 def test_a_peer_applies_what_it_sends() -> None:
     peer = Peer("a", 1, Replica(torch.zeros(SIZE)), rng=random.Random(0))
     form = encoded("topk", noise(SIZE))
-    update = peer.prepare(form, peer.context())
-    peer.commit(update)
+    peer.publish(form, peer.context())
     assert torch.equal(peer.replica.weights, form.decoded())
     assert [each.parts for each in peer.log] == [(form,)]
     nan = encoded("topk", torch.full((SIZE,), float("nan")))
     with pytest.raises(LocalProtocolError, match="norm"):
-        peer.prepare(nan, peer.context())
+        peer.publish(nan, peer.context())

@@ -26,13 +26,13 @@ from murmurate.core.effect import (
     Deliver,
     Drop,
     Effect,
-    Prune,
     Rejoin,
     Save,
     Send,
     Verdict,
 )
-from murmurate.core.message import Decided, Push, Stamp
+from murmurate.core.intervals import Runs
+from murmurate.core.message import Decided, Delta, Push, Stamp
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
 DOT = Dot("me", 1, 1)
@@ -88,10 +88,10 @@ class Told:
             return f"{waiting[-1]}+{new}"
         return new if new.startswith("apart") else None
 
-    def commit(self, push: Push) -> list[Effect]:
-        if push.stamps[0].dot.seq > 1:
-            raise LocalProtocolError("not my next update")
-        return self._answer("commit")
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+        if context:
+            raise LocalProtocolError("its context is too old")
+        return self._answer("publish")
 
     def ready(self, now: float) -> list[str]:
         return [to for to, waiting in self.waiting.items() if waiting]
@@ -137,9 +137,6 @@ class Written(AbstractContextManager[None]):
     def save(self, key: str, value: Any) -> bool:
         self.said.append(("save", key, value))
         return not self.full
-
-    def prune(self, dots: tuple[Any, ...]) -> None:
-        self.said.append(("prune", *dots))
 
     def begin_again(self, reason: str, now: float) -> Life[Told] | None:
         self.said.append(("again", reason))
@@ -196,12 +193,11 @@ def test_a_life_begins_with_its_seed_peers() -> None:
 
 def test_effects_are_carried_out_in_order_and_nothing_leaves_before_the_pump() -> None:
     drop, verdict = Drop("b", "stale"), Verdict("b", 1, "alive", "")
-    scene = Scene({"tick": [verdict, Save("vow", 1), Send("b", "x"), Prune((DOT,)), drop]})
+    scene = Scene({"tick": [verdict, Save("vow", 1), Send("b", "x"), drop]})
     scene.driver.tick(1.0)
     assert scene.ports.said == [
         ("saw", verdict),
         ("save", "vow", 1),
-        ("prune", DOT),
         ("saw", drop),
     ]
     assert scene.pump() == [("post", "b", "x")]
@@ -417,10 +413,9 @@ def test_where_the_network_will_not_tell_it_counts_as_landed() -> None:
 
 def test_weights_and_clock_are_torn_apart_by_what_breaks_in_between() -> None:
     scene = Scene({"broken": [Deliver("b", "broken")]})
-    second = Push((Stamp(Dot("me", 1, 2), Clock()),), torch.ones(1))
     with pytest.raises(LocalProtocolError):
-        scene.driver.commit(second, 1.0)
-    scene.driver.commit(PUSH, 1.0)
+        scene.driver.publish(torch.ones(1), Clock((DOT,)), 1.0)
+    scene.driver.publish(torch.ones(1), Clock(), 1.0)
     assert not scene.driver.torn
     scene.receive("broken")
     with pytest.raises(ValueError, match="broken"):
@@ -429,8 +424,8 @@ def test_weights_and_clock_are_torn_apart_by_what_breaks_in_between() -> None:
 
 
 def test_an_update_of_mine_is_counted() -> None:
-    scene = Scene({"commit": [APPLIED]})
-    scene.driver.commit(PUSH, 1.0)
+    scene = Scene({"publish": [APPLIED]})
+    scene.driver.publish(torch.ones(1), Clock(), 1.0)
     assert scene.ports.said == [("saw", APPLIED)]
 
 
@@ -443,5 +438,4 @@ def test_who_leaves_and_who_is_heard() -> None:
 
 def test_without_a_disk_nothing_is_kept_and_nothing_held_back() -> None:
     disk = NoDisk()
-    disk.prune((DOT,))
     assert disk.save("vow", 1)

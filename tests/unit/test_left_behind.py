@@ -54,9 +54,6 @@ def as_nodes(log: int, store: int) -> PeerConfig:
     return PeerConfig(
         log_bytes_max=log * PUSH_BYTES,
         store_bytes_max=store * PUSH_BYTES,
-        coalesce=True,
-        leave_behind=True,
-        prune_applied=True,
         digest_interval_s=0.25,
     )
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
+from murmurate.core.batches.dealer import Take
 from murmurate.core.clock import Clock, Dot, Fold, Key
 from murmurate.core.figures.progress import Progress
 from murmurate.core.gossip.average.push_sum import Receipt
@@ -35,7 +36,6 @@ from murmurate.core.values.limits import (
 from murmurate.edge.net import (
     coordinator_wire,
     description,
-    generator_wire,
     small_messages,
     tensor_messages,
     wire,
@@ -43,7 +43,7 @@ from murmurate.edge.net import (
 from murmurate.edge.net.messages import Codec, OneOfCodec, RawCodec, varint
 from murmurate.edge.net.shapes import shape_of
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
-from murmurate.v1 import coordinator_pb2, generator_pb2, peer_pb2
+from murmurate.v1 import coordinator_pb2, peer_pb2
 
 BY_HAND = {"Frame", "Bulk", "PushHead", "Stamp", "Part"}
 """Tensors and what belongs to them (edge/net/wire.py, tensor_messages.py, stamps.py)."""
@@ -53,8 +53,6 @@ COVERED = frozenset().union(
     coordinator_wire.TASK.kinds,
     coordinator_wire.STOP_RUN.kinds,
     coordinator_wire.RUN_STOPS.kinds,
-    generator_wire.ASK.kinds,
-    generator_wire.DEAL.kinds,
     small_messages.NOTE.kinds,
     description.DESCRIPTION.kinds,
     wire.HELLO.kinds,
@@ -77,17 +75,13 @@ SAID_AS: list[tuple[type, Any]] = [
         (getattr(coordinator_wire, name), getattr(coordinator_pb2, name))
         for name in coordinator_pb2.DESCRIPTOR.message_types_by_name
     ),
-    *(
-        (getattr(generator_wire, name), getattr(generator_pb2, name))
-        for name in ("Ask", "FeedHello", "Deal", "FeedWelcome", "BatchTensor", "Piece")
-    ),
 ]
 
 
 # -- the classes and the .proto ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", [peer_pb2, coordinator_pb2, generator_pb2])
+@pytest.mark.parametrize("file", [peer_pb2, coordinator_pb2])
 def test_every_message_of_the_proto_is_made_from_a_class(file: Any) -> None:
     names = set(file.DESCRIPTOR.message_types_by_name) - BY_HAND - NO_FIELDS
     assert {f"murmurate.v1.{name}" for name in names} <= COVERED
@@ -338,26 +332,24 @@ def test_limits(limit: Limit, good: list[Any], bad: dict[Any, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """As an `End`."""
+    """As a `RunStops`."""
 
-    batches: Number = 0
-    consumed: Number = 0
-    dealt_again: Number = 0
-    spent: Number = 0
-    repeated: Annotated[Number, WireNames("repeated_batches")] = 0
+    version: Number = 0
+    run: Line = ""
+    others: Annotated[Number, WireNames("members")] = 0
 
 
 def test_a_codec_there_and_back() -> None:
-    codec = Codec(Small, generator_pb2.End, "end", bytes_max=11)
-    said = Small(batches=3, repeated=2)
+    codec = Codec(Small, coordinator_pb2.RunStops, "end", bytes_max=11)
+    said = Small(version=3, others=2)
     assert codec.decode(codec.encode(said)) == said
     assert codec.decode(memoryview(codec.encode(said))) == said
     with pytest.raises(LocalProtocolError, match="end: 12 bytes, at most 11"):
-        codec.encode(Small(batches=2**62, consumed=1))
+        codec.encode(Small(others=2**62, version=1))
     with pytest.raises(LocalProtocolError, match="end: "):
-        codec.encode(Small(batches=-1))
-    with pytest.raises(RemoteProtocolError, match=r"end\.repeated_batches"):
-        codec.decode(generator_pb2.End(repeated_batches=2**63).SerializeToString())
+        codec.encode(Small(others=-1))
+    with pytest.raises(RemoteProtocolError, match=r"end\.members"):
+        codec.decode(coordinator_pb2.RunStops(members=2**63).SerializeToString())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +361,7 @@ class Sent:
     offset: Number = 0
     raw: Annotated[bytes | memoryview, Octets(0, 300)] = b""
     doing: coordinator_wire.Doing | None = None
+    take: Take | None = None
     bye: bool = False
     checksum: AnyNumber = field(default=0, compare=False)
 

@@ -113,11 +113,11 @@ class Net:
     def leave(self, name: str) -> None:
         self.act(name, self.peers[name].leave(self.now))
 
-    def commit(self, name: str, scale: float = 1.0) -> None:
+    def publish(self, name: str, scale: float = 1.0) -> None:
         peer = self.peers[name]
         delta = self.vector(scale)
         self.put_in[:-1] += delta.double() * peer.averager.weight
-        self.act(name, peer.commit(peer.prepare(delta, peer.context())))
+        self.act(name, peer.publish(delta, peer.context()))
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Net:
     def train(self) -> None:
         for name, peer in list(self.peers.items()):
             if peer.synced and not peer.leaving and self.rng.random() < 0.5:
-                self.commit(name)
+                self.publish(name)
 
     def calm(self) -> None:
         self.loss = self.twice = 0.0
@@ -497,7 +497,7 @@ def meet(one: MixingPeer, other: str, epoch: int = 1, state: str = ALIVE, inc: i
 
 def step(one: MixingPeer, *values: float) -> list[Effect]:
     delta = weights_of(*values) if values else torch.zeros_like(one.replica.weights)
-    return one.commit(one.prepare(delta, one.context()))
+    return one.publish(delta, one.context())
 
 
 def share(one: MixingPeer, to: str, now: float = NOW) -> Share:
@@ -557,7 +557,7 @@ def test_own_staleness_counts_what_was_merged_meanwhile() -> None:
     for _ in range(3):
         step(a, 1.0)
     give(b, "a", share(a, "b"))
-    assert b.commit(b.prepare(weights_of(1.0), context)) == [Applied((Dot("b", 1, 1),), (3,))]
+    assert b.publish(weights_of(1.0), context) == [Applied((Dot("b", 1, 1),), (3,))]
 
 
 def test_full_gossips_in_pairs_and_goes_round_busy_links() -> None:
@@ -594,7 +594,7 @@ def test_who_trains_no_more_mixes_until_all_are_even() -> None:
     before = len(net.effects(Applied))
     net.run(10.0)
     assert len(net.effects(Applied)) - before < 100  # now and then
-    net.commit("a")
+    net.publish("a")
     assert not net.peers["a"].even()
     assert len(net.peers["a"].links.due()) + len(net.peers["a"].links.unconfirmed()) <= 1
     assert net.comes_true(
@@ -615,7 +615,7 @@ def test_whose_last_updates_changed_next_to_nothing_is_as_soon_even(seed: int) -
         nonlocal due
         if net.now >= due:
             due = net.now + 0.1
-            net.commit("a", 1e-9)
+            net.publish("a", 1e-9)
 
     net.run(5.0 + 0.3 * seed, alone)
     assert not net.peers["a"].even()
@@ -1066,11 +1066,7 @@ def test_nobody_else_is_me() -> None:
 def test_misuse() -> None:
     a = peer("a", "b")
     with pytest.raises(LocalProtocolError, match="delta"):
-        a.prepare(weights_of(1.0), a.context())
-    push = a.prepare(weights_of(1.0, 1.0), a.context())
-    a.commit(push)
-    with pytest.raises(LocalProtocolError, match="not my next"):
-        a.commit(push)
+        a.publish(weights_of(1.0), a.context())
     with pytest.raises(LocalProtocolError, match="epoch 0"):
         MixingPeer("a", 0, Replica(weights_of(1.0)), rng=random.Random(0))
     with pytest.raises(LocalProtocolError, match="floating"):

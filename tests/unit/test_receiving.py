@@ -50,7 +50,7 @@ def update(seq: int, context: Clock, *values: float) -> Push:
 
 
 def own(it: Any, *values: float) -> None:
-    it.commit(it.prepare(torch.tensor(values), it.context()))
+    it.publish(torch.tensor(values), it.context())
 
 
 def fold(it: Any, push: Push) -> list[Any]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import torch
 
+from murmurate.core.intervals import Runs
 from murmurate.core.partition.structure import Held
 
 
@@ -82,4 +83,26 @@ class Waits:
     sentence: str
 
 
-Effect = GiveLease | PushAccepted | Refused | Waits
+Batch = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DealBatches:
+    """To one who takes batches: «train on these, and say in your updates which»."""
+
+    peer: str
+    samples: int
+    batches: tuple[tuple[int, Batch], ...]
+    """With their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SayLease:
+    """To the same: «of all that was dealt these are yours», the answer to one beat."""
+
+    peer: str
+    beat: int
+    numbers: Runs
+
+
+Effect = GiveLease | PushAccepted | Refused | Waits | DealBatches | SayLease

@@ -20,10 +20,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from murmurate.core.batches.dealer import Take
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.partition.subnet import part_of
 from murmurate.core.values.member_half import MemberHalf, PushPace
-from murmurate.errors import ConfigError, PromiseBroken
+from murmurate.errors import ConfigError, PromiseBroken, RemoteProtocolError
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
@@ -242,6 +243,19 @@ class LeasedSolver(ABC):
         self.totals.refused[reason] += 1
         return Refused(peer, reason, sentence)
 
+    def take(self, peer: str, take: Take, now: float) -> list[Effect]:
+        """Only mode batches deals any."""
+        del take, now
+        raise RemoteProtocolError("work.take", f"from {peer}: rule {self.rule} deals no batches")
+
+    def tick(self, now: float) -> list[Effect]:
+        del now
+        return []
+
+    def close(self) -> bool:
+        """What is out may be pushed when all are told to stop."""
+        return True
+
     def _problem(self, push: MemberPush) -> Refused | None:
         refusal = self.admits(push.peer, push.plan, push.lease, push.version)
         if refusal is not None:
@@ -304,6 +318,20 @@ class LeasedSolver(ABC):
         """Further keys of the report."""
         return {}
 
+    def row(self) -> Json:
+        return {}
+
+    def told(self) -> str:
+        it = self.totals
+        return f"{it.samples:,} samples in {it.pushes:,} pushes, {it.plans:,} plans"
+
+    def wrong(self) -> str:
+        return ""
+
+    def at_rate(self, factor: float) -> None:
+        """The members' optimizers make the steps, and follow a schedule by themselves."""
+        del factor
+
     @property
     def instead(self) -> str:
         """What to take in its place where it adds up everybody's steps; empty: it does not."""
@@ -362,6 +390,9 @@ class LeasedSolver(ABC):
     def begin_life(self) -> None:
         """After a restart: leases from now on have numbers that no earlier life gave."""
         self._next = (self._next // LIFE + 1) * LIFE + 1
+
+    def kept(self, about: Json) -> None:
+        del about  # nothing waits for that
 
     def restore(self, state: SolverState) -> None:
         self._load(state.tensors, state.about)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from murmurate.core.batches.dealer import Take
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.values.member_half import MemberHalf
 from murmurate.errors import ConfigError
@@ -95,7 +96,7 @@ class Solver(Protocol):
 
     @property
     def mode(self) -> str:
-        """Of which it is a rule: ist or hub."""
+        """Of which it is a rule: ist, hub or batches."""
 
     @property
     def rule(self) -> str:
@@ -174,6 +175,9 @@ class Solver(Protocol):
     def check_room(self, members: Mapping[str, Capacity]) -> None:
         """ConfigError unless there is something to train for each of so many."""
 
+    def at_rate(self, factor: float) -> None:
+        """From now on a step that it decides itself is so many times its learning rate."""
+
     # -- what comes in -----------------------------------------------------------------------------
 
     def join(self, peer: str, capacity: Capacity | None = None) -> list[Effect]:
@@ -203,7 +207,29 @@ class Solver(Protocol):
     def refuse(self, peer: str, reason: Reason, sentence: str) -> Refused:
         """Nothing is changed, and it is counted."""
 
+    def take(self, peer: str, take: Take, now: float) -> list[Effect]:
+        """It says what its weights hold of the batches that are dealt, and what it needs.
+        RemoteProtocolError, SchemaMismatch: its stream is over."""
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed."""
+
+    def close(self) -> bool:
+        """Nothing new is begun from now on; whether nothing is out any more."""
+
+    def row(self) -> Json:
+        """What is other in the coordinator's own row of the report."""
+
+    def told(self) -> str:
+        """What it came to, in words."""
+
+    def wrong(self) -> str:
+        """What people should hear of now; empty: nothing new."""
+
     # -- over a restart ----------------------------------------------------------------------------
+
+    def kept(self, about: Json) -> None:
+        """What its state said is durable now."""
 
     def state(self) -> SolverState:
         """All it must not forget."""

@@ -10,6 +10,7 @@ import torch
 from murmurate.core.partition.structure import Structure
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.errors import ConfigError
+from murmurate_coordinator.solvers.batches.dealing import BatchDealing
 from murmurate_coordinator.solvers.hub.async_ import AsyncHub
 from murmurate_coordinator.solvers.hub.async_msgd import AsyncMomentum
 from murmurate_coordinator.solvers.hub.dc import DelayCompensated
@@ -66,7 +67,11 @@ HUB_SOLVERS: Mapping[str, type[LeasedSolver]] = {
 }
 """Of mode hub."""
 
-SOLVERS_OF: Mapping[str, Mapping[str, type[LeasedSolver]]] = {"ist": SOLVERS, "hub": HUB_SOLVERS}
+SOLVERS_OF: Mapping[str, Mapping[str, type[LeasedSolver]]] = {
+    "ist": SOLVERS,
+    "hub": HUB_SOLVERS,
+    BatchDealing.mode: {BatchDealing.rule: BatchDealing},
+}
 
 
 def new_solver(

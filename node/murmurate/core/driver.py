@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from murmurate.core.clock import Clock
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -35,14 +36,14 @@ from murmurate.core.effect import (
     Drop,
     Effect,
     Moved,
-    Prune,
     Rejoin,
     Save,
     Send,
     Verdict,
 )
 from murmurate.core.gossip.protocol import Driven
-from murmurate.core.message import Decided, Push
+from murmurate.core.intervals import Runs
+from murmurate.core.message import Decided, Delta
 from murmurate.errors import LocalProtocolError
 
 DECIDED_MAX = 64
@@ -93,9 +94,6 @@ class DiskPort(Protocol):
     def save(self, key: str, value: Any) -> bool:
         """Make a value durable; False: it is not, and must not be counted on."""
 
-    def prune(self, dots: tuple[Any, ...]) -> None:
-        """A log of single updates need not keep these."""
-
 
 class LivesPort(Protocol[P]):
     """Where the next life comes from."""
@@ -116,9 +114,6 @@ class NoDisk:
 
     def save(self, key: str, value: Any) -> bool:
         return True
-
-    def prune(self, dots: tuple[Any, ...]) -> None:
-        """There is no log either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +196,10 @@ class Driver(Generic[P]):
         if not self.carry_out(effects, now, came=Delivery(sender, message, done)):
             self.consumed.append(done)
 
-    def commit(self, push: Push, now: float) -> None:
-        """Fold an update of mine in that the peer has prepared, and let it be passed on."""
+    def publish(self, delta: Delta, context: Clock, now: float, batches: Runs = ()) -> None:
+        """Make an update of mine: it is folded in here, and passed on."""
         try:
-            effects = self.peer.commit(push)
+            effects = self.peer.publish(delta, context, batches)
         except LocalProtocolError:
             raise  # before anything changed
         except BaseException:
@@ -296,8 +291,6 @@ class Driver(Generic[P]):
                 case Save(key, value):
                     if not self.save(key, value):
                         break  # what comes next must not leave the machine
-                case Prune(dots):
-                    self.ports.disk.prune(dots)
                 case Rejoin(reason):
                     self.begin_again(reason, now)
                     break

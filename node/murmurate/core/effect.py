@@ -96,13 +96,6 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class Prune:
-    """The log need not keep these updates of mine: everyone has them for good, or they are void."""
-
-    dots: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Moved:
     """The clock moved to a new generation of the baseline."""
 
@@ -116,4 +109,4 @@ class Rejoin:
     reason: str
 
 
-Effect = Send | Save | Deliver | Verdict | Drop | Applied | Adopted | Prune | Moved | Rejoin
+Effect = Send | Save | Deliver | Verdict | Drop | Applied | Adopted | Moved | Rejoin

@@ -76,6 +76,8 @@ class Leasing:
         """Until a push, where the half says so."""
         self.lease: HeldLease | None = None
         self.gift: Gift | None = None
+        self.spent = 0.0
+        """The part of the run's budget, as the coordinator said last."""
         self.sentence = ""
         """Why there is nothing to train, as the coordinator put it."""
         self.stopped = ""
@@ -332,6 +334,7 @@ class Leasing:
     def given(self, give: wire.Give, values: Values) -> None:
         held = decode_held(self._structure, give.held)
         with self.news:
+            self.spent = give.spent
             self.gift = Gift(
                 HeldLease(give.plan, give.lease, give.version, held), self._with(give, values)
             )
@@ -362,6 +365,7 @@ class Leasing:
         with self.news:
             sent = self._pipeline.answered(taken.version) or self._on_its_way
             self._answered()
+            self.spent = taken.spent
             self._bad = 0
             self.tally.applied += 1
             self.tally.staleness.add(taken.staleness)

@@ -183,6 +183,12 @@ class Member:
         return self._leasing.steps_lost if self._leasing is not None else 0
 
     @property
+    def spent(self) -> float:
+        """The part of the run's budget, from 0 to 1, when the coordinator said something last: for
+        schedules. 0: it has no budget."""
+        return self._leasing.spent if self._leasing is not None else 0.0
+
+    @property
     def staleness(self) -> Summary:
         """Of each push that was taken: how many pushes of others came in since what it was computed
         on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch.optim import lr_scheduler as torch_schedules
@@ -91,7 +92,8 @@ class RateSchedule:
             group["lr"] = rate * factor
 
 
-def factors(recipe: Recipe) -> list[float]:
+@cache
+def factors(recipe: Recipe) -> tuple[float, ...]:
     """What a rate is multiplied by at each thousandth of the budget, from 0 to 1."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     warm = round(recipe.warmup * PARTS)
@@ -107,7 +109,7 @@ def factors(recipe: Recipe) -> list[float]:
         for _ in range(PARTS + 1):
             found.append(float(optimizer.param_groups[0]["lr"]))
             schedule.step()
-    return found
+    return tuple(found)
 
 
 def _falling(

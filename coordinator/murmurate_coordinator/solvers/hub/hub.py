@@ -63,6 +63,8 @@ class HubSolver(LeasedSolver):
             half = pipelined(half)
         self.half = half
         self.books = Books()
+        self._rate = 1.0
+        """What the learning rate is multiplied by now."""
         self._told = 0
         """The newest version that was given to everybody (pipelined)."""
         self._copy: dict[str, torch.Tensor] | None = None
@@ -235,8 +237,11 @@ class HubSolver(LeasedSolver):
     # -- gradients ---------------------------------------------------------------------------------
 
     def _step(self, gradient: Values, scale: float) -> None:
-        """w -= lr · scale · gradient."""
-        self._add(gradient, -self.settings.lr * scale)
+        """w -= lr · scale · gradient; lr follows the schedule."""
+        self._add(gradient, -self.settings.lr * self._rate * scale)
+
+    def at_rate(self, factor: float) -> None:
+        self._rate = factor
 
     def _add(self, change: Values, scale: float) -> None:
         """w += scale · change. Buffers are counted, not trained: of those that are numbers the
@@ -257,6 +262,7 @@ class HubSolver(LeasedSolver):
         super()._save(tensors, about)
         about["bases"] = [lease.base for lease in self.leases.values()]
         about["told"] = self._told
+        about["rate"] = self._rate
         about["books"] = self.books.memory()
         about["protocol"] = self.settings.protocol
 
@@ -269,4 +275,5 @@ class HubSolver(LeasedSolver):
         for lease, base in zip(self.leases.values(), about["bases"], strict=True):
             lease.base = int(base)
         self._told = int(about["told"])
+        self._rate = float(about.get("rate", 1.0))
         self.books.remember(about["books"])

@@ -1,133 +1,98 @@
 """The dealer of the mini-batch generator (paper 000): each batch goes into exactly one update.
 
-Peers pull, train and claim; the dealer decides who has what, and looks at the swarm when somebody
-is gone. Nothing here sends, waits or knows the time by itself. Rules:
+An update says which batches are in it (`core.batches.held`), so nobody has to claim or confirm
+anything: whoever takes batches tells now and then what its weights hold, and that is all that the
+dealer needs to know. Pure: time is an argument. Rules:
 
-1. Batches are numbered from 1 in the order they are made. A batch is waiting, dealt to one life of
-   a peer, claimed by it for one update (its dot), or done.
-2. A peer claims a batch before it trains on it, naming the update that will hold it. It does not
-   publish an update before the claims of all batches in it are confirmed, nor while another batch
-   is claimed for it; if it comes otherwise than planned, it claims again, and the last word counts.
-3. A batch is done when the update is in the clock of every live member; one that cannot be asked
-   is waited for a while, and two must have it where there are two.
-4. Dealt and not claimed: it comes back when the peer's stream ends. A later claim finds it with
-   somebody else and is denied; the peer takes the step back.
-5. Claimed: it comes back only when nobody has the update, or will: the life is over as all members
-   say, its lease has run out, and twice, some time apart, nobody had it. Or its own clock has a
-   later update and not this one.
-6. What comes to light after that is counted: a peer that was cut off, taken for dead, and comes
-   back with an update that nobody had. The batch is `repeated` if it is in another update by then,
-   else it is done and nobody else gets it.
+1. Batches are numbered from 1. One is waiting, dealt to one taker, or done.
+2. A taker may publish what it was dealt until its lease runs out: `LEASE_S` after it asked and was
+   answered, by its own clock. Nothing is published after that.
+3. A batch is done when all takers hold it. Until then the dealer can deal it again.
+4. It is dealt again when its lease has run out, `SETTLE_S` have passed, in which what is on its way
+   arrives, and everybody else was heard since and does not hold it.
+5. A batch that two updates say they have is `repeated`: somebody was cut off with an update that
+   nobody had, and came back with it later. Nobody can undo that; it is counted.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated
+import math
+from dataclasses import dataclass
+from typing import Any
 
-from murmurate.core.clock import Clock, Dot, Key
-from murmurate.core.intervals import Runs, runs_has
-from murmurate.core.values.limits import Number, WireNames
+from murmurate.core.batches.held import BatchRuns, runs_of, runs_union
+from murmurate.core.intervals import Runs, runs_has, runs_size
+from murmurate.core.values.limits import Name, Number
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
-CREDITS_MAX = 64
-"""Batches a peer may ask for ahead."""
-OPEN_MAX = 4096
-"""Batches one life may hold that are not done: beyond it nothing more is dealt to it."""
-GHOSTS_MAX = 1 << 16
-AGAIN_S = 2.0
-"""Between the first time that nobody has an update and the time it is believed: what is on its way
-from one member to another is in no clock."""
-
-ABSENT_S = 5.0
-"""So long a live member that does not answer is waited for, when all others have the update."""
-
-WAITING, DEALT, CLAIMED, DONE = "waiting", "dealt", "claimed", "done"
-_LIVE = ("alive", "suspect")
+AHEAD_MAX = 64
+"""Batches a taker may ask for that are not dealt yet."""
+LEASE_S = 4.0
+MARGIN_S = 1.0
+"""Clocks run apart, and an answer takes its time: the dealer waits so much longer."""
+SETTLE_S = 2.0
+"""What one member has sent to another is in nobody's weights yet."""
+RESERVE = 1 << 14
+"""Numbers that may be dealt after a checkpoint: a restart does not know which of them were."""
+NOBODY = ""
+"""The owner of a batch whose taker is gone, or is not known after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
-    """What one live member said: what it has, and what it thinks of the others."""
+class Take:
+    """«This is what I hold and what I need.»"""
 
-    name: str
-    epoch: int
-    clock: Clock
-    """What is folded into its weights…"""
-    arrived: Clock
-    """… and that with what waits there to be folded."""
-    folds: Mapping[Key, Runs] = field(default_factory=dict)
-    """Lives that are over and left the clock, with what was held of them."""
-    members: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Epoch and state (alive, suspect, dead, left) by name."""
-
-    def has(self, dot: Dot, *, soon: bool = False) -> bool:
-        """Whether it holds this update; `soon`: or will, without anybody's help."""
-        folded = self.folds.get((dot.origin, dot.epoch))
-        if folded is not None:
-            return runs_has(folded, dot.seq)
-        return dot in (self.arrived if soon else self.clock)
-
-    def says_over(self, life: Key) -> bool:
-        """Whether it takes this life for over. Whom it does not know has been forgotten."""
-        name, epoch = life
-        known, state = self.members.get(name, (0, ""))
-        return known > epoch or (known == epoch and state not in _LIVE) or not known
-
-    def live(self) -> frozenset[str]:
-        return frozenset(name for name, (_, state) in self.members.items() if state in _LIVE)
+    swarm: Name = "swarm"
+    """The founding I belong to: a batch is dealt in one swarm."""
+    beat: Number = 0
+    """Answer with a lease that says this number; 0: no need to."""
+    more: Number = 0
+    """So many more, when there are any."""
+    here: BatchRuns = ()
+    """In my weights, or waiting to be folded into them."""
+    twice: BatchRuns = ()
+    """Of these: in two updates."""
+    keeps: BatchRuns = ()
+    """Dealt to me, and in no update of mine yet: looked at in the first word on a stream."""
+    back: BatchRuns = ()
+    """Dealt to me, in no update of mine, and will not be: give them to others."""
+    spent: BatchRuns = ()
+    """The same, because the result was not finite: nobody else needs to try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What it came to. At the end of a stream all batches are consumed."""
+    """What it came to. At the end all batches are consumed."""
 
-    batches: Number = 0
-    """Made so far."""
-    consumed: Number = 0
+    batches: int = 0
+    """Dealt so far, at least once."""
+    consumed: int = 0
     """In an update that all have, or spent."""
-    dealt_again: Number = 0
-    """Came back and were dealt to another."""
-    spent: Number = 0
+    dealt_again: int = 0
+    spent: int = 0
     """Trained on, but the result was not finite: in no update."""
-    repeated: Annotated[Number, WireNames("repeated_batches")] = 0
+    repeated: int = 0
     """In two updates."""
 
 
 @dataclass(slots=True)
-class Settled:
-    """What a look at the swarm has changed."""
+class _Taker:
+    """Somebody who takes batches, in one life."""
 
-    done: list[int] = field(default_factory=list)
-    """Nobody needs these any more."""
-    taken: list[tuple[Key, int]] = field(default_factory=list)
-    """Taken from this life: it is told, if it still listens."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    state: str = WAITING
-    life: Key | None = None
-    dot: Dot | None = None
-    times: int = 0
-    """It was dealt."""
+    said_s: float = -math.inf
+    """When it was last heard; never: known from a checkpoint only."""
+    more: int = 0
+    here: Runs = ()
+    fresh: bool = True
+    """It has said nothing on its stream so far."""
 
 
 @dataclass(slots=True)
-class _Seat:
-    """One life of a peer."""
-
-    credits: int = 0
-    here: bool = True
-    """Its stream is open."""
-    dealt: set[int] = field(default_factory=set)
-    claims: dict[Dot, set[int]] = field(default_factory=dict)
-
-    @property
-    def open(self) -> int:
-        return len(self.dealt) + sum(map(len, self.claims.values()))
+class _Dealt:
+    owner: str
+    over_s: float | None = None
+    """When its lease has surely run out, where it has no owner; None: as of the next look."""
 
 
 class Dealer:
@@ -137,23 +102,19 @@ class Dealer:
         if total is not None and total < 1:
             raise LocalProtocolError(f"{total} batches: at least 1")
         self.total = total
+        self.reserved: int | None = None
+        """Numbers above are not dealt before this is durable; None: nothing is."""
+        self.opened = True
+        self._closed = False
         self._made = 0
-        self._open: dict[int, _Batch] = {}
-        """All that are made and not done."""
-        self._back: list[int] = []
-        """Waiting, lowest number first; may hold numbers that are not waiting any more."""
-        self._seats: dict[Key, _Seat] = {}
-        self._asking: dict[Key, None] = {}
-        """Lives with credits, in the order they asked."""
-        self._missing: dict[Dot, float] = {}
-        """Since when nobody has this update."""
-        self._held: dict[Dot, float] = {}
-        """Since when all who answer have this update, and somebody does not answer."""
-        self._ghosts: dict[Dot, set[int]] = {}
-        """Taken back, and by which update: they may come to light."""
-        self._consumed = self._again = self._spent = self._repeated = 0
-
-    # -- what is known ---------------------------------------------------------------------------
+        self._waiting: list[int] = []
+        """A heap of those that came back."""
+        self._dealt: dict[int, _Dealt] = {}
+        self._takers: dict[str, _Taker] = {}
+        self._asking: dict[str, None] = {}
+        """Who waits for batches, the longest waiting first."""
+        self._consumed = self._again = self._spent = 0
+        self._repeated: Runs = ()
 
     @property
     def totals(self) -> Totals:
@@ -162,289 +123,198 @@ class Dealer:
             consumed=self._consumed,
             dealt_again=self._again,
             spent=self._spent,
-            repeated=self._repeated,
+            repeated=runs_size(self._repeated) if self._repeated else 0,
         )
+
+    @property
+    def made(self) -> int:
+        return self._made
 
     @property
     def over(self) -> bool:
         """Whether every batch there will be is done."""
         return self.total is not None and self._consumed >= self.total
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no new one will be made."""
-        return self.total is not None and self._made >= self.total
-
-    @property
-    def idle(self) -> bool:
-        """Whether all that is left to do is to wait for what was dealt."""
-        return self.exhausted and not self._next_back()
-
-    def state(self, batch: int) -> str:
-        known = self._open.get(batch)
-        if known is not None:
-            return known.state
-        return DONE if 0 < batch <= self._made else ""
-
-    def claims(self) -> dict[Dot, frozenset[int]]:
-        """The updates that will hold batches, as they were named."""
-        return {
-            dot: frozenset(batches)
-            for seat in self._seats.values()
-            for dot, batches in seat.claims.items()
-        }
-
-    # -- streams ---------------------------------------------------------------------------------
-
-    def came(self, life: Key, seq: int = 1, claims: Sequence[int] = ()) -> list[int]:
-        """A peer opened its stream, for the first time or again; returns the claims it has.
-
-        «My next update is `seq`, and these batches will be in it.» What else was claimed for that
-        one or a later one it has taken back, and the word of it was lost with its last stream.
-        """
-        self.went(life)
-        seat = self._seats.setdefault(life, _Seat())
-        seat.here = True
-        told = frozenset(claims)
-        for dot in [dot for dot in self._ghosts if dot[:2] == life and dot.seq >= seq]:
-            del self._ghosts[dot]
-        for dot, numbers in list(seat.claims.items()):
-            if dot.seq >= seq:
-                for number in numbers - told:
-                    self._take(number)
-        return [n for n in claims if 0 < n <= self._made and self.claim(life, n, seq)]
-
-    def went(self, life: Key) -> None:
-        """Its stream ended: what it has not claimed is for others."""
-        seat = self._seats.get(life)
-        if seat is not None:
-            seat.here, seat.credits = False, 0
-            self._asking.pop(life, None)
-            self._return_dealt(seat)
-            self._forget_if_empty(life, seat)
-
-    def pull(self, life: Key, count: int) -> None:
-        """It wants so many more."""
-        seat = self._seat(life)
-        if not 0 < count <= CREDITS_MAX - seat.credits:
-            raise RemoteProtocolError(
-                "ask.pull", f"{count} with {seat.credits} before, at most {CREDITS_MAX} in all"
-            )
-        seat.credits += count
-        self._asking[life] = None
-
-    def ready(self) -> list[Key]:
-        """Who waits for a batch and may have one, the longest waiting first."""
-        return [life for life in self._asking if self._seats[life].open < OPEN_MAX]
-
-    def deal(self, life: Key, *, fresh: bool) -> int | None:
-        """The next batch for this peer, one that came back if there is any.
-
-        `fresh`: one more can be made; the driver makes them in the order of these numbers.
-        """
-        seat = self._seat(life)
-        if seat.credits < 1:
-            raise LocalProtocolError(f"{life}: has not asked")
-        number = self._next_back()
-        if number is not None:
-            heapq.heappop(self._back)
-        elif fresh and not self.exhausted:
-            self._made += 1
-            number = self._made
-            self._open[number] = _Batch()
-        else:
-            return None
-        batch = self._open[number]
-        batch.state, batch.life = DEALT, life
-        self._again += batch.times > 0
-        batch.times += 1
-        seat.dealt.add(number)
-        seat.credits -= 1
-        del self._asking[life]
-        if seat.credits:
-            self._asking[life] = None  # at the end: everyone's turn comes
-        return number
-
     def close(self) -> None:
-        """No more than what is made: the end of a stream without a number."""
+        """No more than what is made. The last of those that came back, or that were reserved and
+        never dealt, need not be made either."""
         if self.total is None or self.total > self._made:
             self.total = self._made
+        self._closed = True
+        self._trim()
 
-    # -- claims ----------------------------------------------------------------------------------
+    def _trim(self) -> None:
+        waiting = set(self._waiting)
+        while self._made in waiting:
+            waiting.discard(self._made)
+            self._made -= 1
+        if len(waiting) < len(self._waiting):
+            self._waiting = sorted(waiting)
+            self.total = self._made
 
-    def claim(self, life: Key, number: int, seq: int) -> bool:
-        """«This batch will be in my update `seq`.» False: it is not yours any more.
+    def lease(self, name: str) -> Runs:
+        """What is that taker's: it drops whatever else it has and has not published."""
+        return runs_of(number for number, dealt in self._dealt.items() if dealt.owner == name)
 
-        Also for one that came back and nobody has taken yet: its stream broke before we heard of
-        the claim. Said again, the last word counts.
-        """
-        seat = self._seat(life)
-        if number < 1 or number > self._made:
-            raise RemoteProtocolError("claim.batch", f"{number}, of {self._made} made")
-        if seq < 1:
-            raise RemoteProtocolError("claim.seq", f"{seq}, expected 1 or more")
-        dot = Dot(*life, seq)
-        batch = self._open.get(number)
-        if batch is None or (batch.state != WAITING and batch.life != life):
-            return False
-        if batch.state == CLAIMED:
-            self._leave_seat(number, batch)
-        seat.dealt.discard(number)
-        seat.claims.setdefault(dot, set()).add(number)
-        batch.state, batch.life, batch.dot = CLAIMED, life, dot
-        self._missing.pop(dot, None)
-        return True
+    def needs(self, number: int) -> bool:
+        """Whether this one may have to be dealt again."""
+        return number in self._dealt
 
-    def back(self, life: Key, numbers: Iterable[int]) -> None:
-        """«These are in no update of mine, and will not be.»"""
-        numbers = list(numbers)
-        for number in self._mine(life, numbers):
-            self._take(number)
-        self.forgo(life, numbers)
+    # -- takers ----------------------------------------------------------------------------------
 
-    def forgo(self, life: Key, numbers: Iterable[int]) -> None:
-        """The same of batches that were taken from it: it may have been dealt them again since."""
-        numbers = frozenset(numbers)
-        for dot in [dot for dot in self._ghosts if dot[:2] == life]:
-            self._ghosts[dot].difference_update(numbers)
-            if not self._ghosts[dot]:
-                del self._ghosts[dot]
+    def join(self, name: str) -> None:
+        """Somebody comes, or another life of somebody, who has left before."""
+        self._takers[name] = _Taker()
 
-    def spent(self, life: Key, numbers: Iterable[int]) -> list[int]:
-        """«I trained on these and the result could not be used»: nobody else needs to try."""
-        mine = self._mine(life, numbers)
-        for number in mine:
+    def again(self, name: str) -> None:
+        """The same life, on another stream: what it asked for on the last one is not owed."""
+        taker = self._takers[name]
+        taker.more, taker.fresh = 0, True
+        self._asking.pop(name, None)
+
+    def leave(self, name: str) -> None:
+        """This life is over. What it published reaches the others or is lost with it."""
+        taker = self._takers.pop(name, None)
+        self._asking.pop(name, None)
+        if taker is None:
+            return
+        said = taker.said_s + LEASE_S + MARGIN_S
+        for dealt in self._dealt.values():
+            if dealt.owner == name:
+                dealt.owner, dealt.over_s = NOBODY, said if said > -math.inf else None
+
+    def take(self, name: str, said: Take, now: float) -> None:
+        """RemoteProtocolError: it speaks of what was never dealt; nothing has changed."""
+        taker = self._takers[name]
+        most = self._made if self.reserved is None else max(self._made, self.reserved)
+        for what, runs in (("here", said.here), ("keeps", said.keeps), ("back", said.back)):
+            if runs and runs[-1] > most:
+                raise RemoteProtocolError(f"take.{what}", f"batch {runs[-1]}, {most} were dealt")
+        if said.more > AHEAD_MAX - taker.more:
+            detail = f"{said.more} with {taker.more} before, at most {AHEAD_MAX} in all"
+            raise RemoteProtocolError("take.more", detail)
+        taker.said_s = now
+        taker.here = said.here
+        self._repeated = runs_union(self._repeated, said.twice)
+        if taker.fresh:
+            self._keep(name, said)
+            taker.fresh = False
+        for number in self._of(name, said.spent):
             self._finish(number)
             self._spent += 1
-        return mine
+        for number in self._of(name, said.back):
+            self._return(number)
+        if said.more:
+            taker.more += said.more
+            self._asking.setdefault(name)
 
-    # -- looking at the swarm --------------------------------------------------------------------
+    def _keep(self, name: str, said: Take) -> None:
+        """What became of the batches it was dealt before its stream broke, or before I came back:
+        those that did not arrive are for others."""
+        for number, dealt in list(self._dealt.items()):
+            mine = runs_has(said.keeps, number)
+            if dealt.owner == name and not mine and not runs_has(said.here, number):
+                self._return(number)
+            elif dealt.owner == NOBODY and mine and not self._held(number):
+                dealt.owner = name
 
-    def settle(
-        self, witnesses: Sequence[Witness], now: float, leased: Callable[[Key], bool]
-    ) -> Settled:
-        """Draw the conclusions from what all who answered have said.
+    def _of(self, name: str, runs: Runs) -> list[int]:
+        return [n for n, it in self._dealt.items() if it.owner == name and runs_has(runs, n)]
 
-        `leased`: whether this life may still publish what it has claimed, for all we know.
-        """
-        out = Settled()
-        if not witnesses:
-            return out
-        self._see_ghosts(witnesses, out)
-        live = frozenset().union(*(witness.live() for witness in witnesses))
-        absent = live - {witness.name for witness in witnesses}
-        enough = min(2, len(live))
-        gone: dict[Key, bool] = {}
-        for life, seat in list(self._seats.items()):
-            gone[life] = not leased(life) and all(w.says_over(life) for w in witnesses)
-            if gone[life] and seat.dealt:
-                out.taken += [(life, number) for number in sorted(seat.dealt)]
-                self._return_dealt(seat)
-            for dot, numbers in list(seat.claims.items()):
-                holders = sum(witness.has(dot) for witness in witnesses)
-                if holders == len(witnesses) >= enough and (
-                    not absent or now - self._held.setdefault(dot, now) >= ABSENT_S
-                ):
-                    out.done += sorted(numbers)
-                    for number in sorted(numbers):
-                        self._finish(number)
-                elif self._lost(dot, witnesses, gone[life], now):
-                    out.taken += [(life, number) for number in sorted(numbers)]
-                    self._haunt(dot, numbers)
-                    for number in sorted(numbers):
-                        self._take(number)
-            self._forget_if_empty(life, seat)
+    # -- dealing ---------------------------------------------------------------------------------
+
+    def deal(self) -> dict[str, list[int]]:
+        """What goes to whom now: one to each in turn, those that came back first."""
+        out: dict[str, list[int]] = {}
+        while self._asking and self.opened and (number := self._next()) is not None:
+            name = next(iter(self._asking))
+            taker = self._takers[name]
+            del self._asking[name]
+            taker.more -= 1
+            if taker.more:
+                self._asking[name] = None
+            self._dealt[number] = _Dealt(name)
+            out.setdefault(name, []).append(number)
         return out
 
-    def _lost(self, dot: Dot, witnesses: Sequence[Witness], gone: bool, now: float) -> bool:
-        """Whether this update will never be in anybody's clock."""
-        if any(witness.has(dot, soon=True) for witness in witnesses):
-            self._missing.pop(dot, None)
-            return False
-        for witness in witnesses:
-            if (witness.name, witness.epoch) == (dot.origin, dot.epoch):
-                # Its own clock has all that it made; a number it went past was never used.
-                return witness.clock.last(dot.origin, dot.epoch) > dot.seq
-        if not gone:
-            self._missing.pop(dot, None)
-            return False
-        return now - self._missing.setdefault(dot, now) >= AGAIN_S
+    def _next(self) -> int | None:
+        if self._waiting:
+            self._again += 1
+            return heapq.heappop(self._waiting)
+        ends = self.total is not None and self._made >= self.total
+        if ends or (self.reserved is not None and self._made >= self.reserved):
+            return None
+        self._made += 1
+        return self._made
 
-    def _see_ghosts(self, witnesses: Sequence[Witness], out: Settled) -> None:
-        for dot, numbers in list(self._ghosts.items()):
-            if not any(witness.has(dot, soon=True) for witness in witnesses):
-                continue
-            del self._ghosts[dot]
-            for number in sorted(numbers):
-                batch = self._open.get(number)
-                if batch is None or batch.state == CLAIMED:
-                    self._repeated += 1
-                    continue
-                if batch.state == DEALT and batch.life is not None:
-                    out.taken.append((batch.life, number))
+    # -- what became of them ---------------------------------------------------------------------
+
+    def settle(self, now: float) -> None:
+        """Draw the conclusions from what all have said."""
+        takers = self._takers
+        if self._closed:
+            self._trim()
+        for number in [n for n in self._waiting if self._held(n)]:  # it came to light after all
+            self._waiting.remove(number)
+            heapq.heapify(self._waiting)
+            self._dealt[number] = _Dealt(NOBODY, now)
+        for number, dealt in list(self._dealt.items()):
+            holders = sum(runs_has(taker.here, number) for taker in takers.values())
+            if holders and holders == len(takers):
                 self._finish(number)
-                out.done.append(number)
+            elif not holders and takers:
+                after = self._over_s(dealt, now) + SETTLE_S
+                others = (t for name, t in takers.items() if name != dealt.owner)
+                if now >= after and all(taker.said_s >= after for taker in others):
+                    self._return(number)
 
-    def _haunt(self, dot: Dot, numbers: Iterable[int]) -> None:
-        self._ghosts.setdefault(dot, set()).update(numbers)
-        while len(self._ghosts) > GHOSTS_MAX:
-            del self._ghosts[next(iter(self._ghosts))]
+    def _over_s(self, dealt: _Dealt, now: float) -> float:
+        if (owner := self._takers.get(dealt.owner)) is not None:
+            return owner.said_s + LEASE_S + MARGIN_S
+        if dealt.over_s is None:  # from before a restart: whoever has it had a lease until then
+            dealt.over_s = now + LEASE_S + MARGIN_S
+        return dealt.over_s
 
-    # -- inside ----------------------------------------------------------------------------------
+    def _held(self, number: int) -> bool:
+        return any(runs_has(taker.here, number) for taker in self._takers.values())
 
-    def _seat(self, life: Key) -> _Seat:
-        seat = self._seats.get(life)
-        if seat is None or not seat.here:
-            raise LocalProtocolError(f"{life}: has no open stream")
-        return seat
-
-    def _mine(self, life: Key, numbers: Iterable[int]) -> list[int]:
-        """Those of these that this life has, dealt or claimed; others may be said by mistake."""
-        return [
-            number
-            for number in dict.fromkeys(numbers)
-            if (batch := self._open.get(number)) is not None
-            and batch.state != WAITING
-            and batch.life == life
-        ]
-
-    def _next_back(self) -> int | None:
-        while self._back:
-            batch = self._open.get(self._back[0])
-            if batch is not None and batch.state == WAITING:
-                return self._back[0]
-            heapq.heappop(self._back)
-        return None
-
-    def _return_dealt(self, seat: _Seat) -> None:
-        for number in list(seat.dealt):
-            self._take(number)
-
-    def _take(self, number: int) -> None:
-        """From whoever has it, back to those that wait."""
-        batch = self._open[number]
-        self._leave_seat(number, batch)
-        batch.state, batch.life, batch.dot = WAITING, None, None
-        heapq.heappush(self._back, number)
+    def _return(self, number: int) -> None:
+        del self._dealt[number]
+        heapq.heappush(self._waiting, number)
 
     def _finish(self, number: int) -> None:
-        batch = self._open.pop(number)
-        self._leave_seat(number, batch)
+        del self._dealt[number]
         self._consumed += 1
 
-    def _leave_seat(self, number: int, batch: _Batch) -> None:
-        seat = self._seats.get(batch.life) if batch.life is not None else None
-        if seat is None:
-            return
-        seat.dealt.discard(number)
-        if batch.dot is not None:
-            numbers = seat.claims[batch.dot]
-            numbers.discard(number)
-            if not numbers:
-                del seat.claims[batch.dot]
-                self._missing.pop(batch.dot, None)
-                self._held.pop(batch.dot, None)
+    # -- over a restart --------------------------------------------------------------------------
 
-    def _forget_if_empty(self, life: Key, seat: _Seat) -> None:
-        if not seat.here and not seat.open:
-            self._seats.pop(life, None)
+    def memory(self) -> dict[str, Any]:
+        """What must be durable before numbers above `made + RESERVE` are dealt."""
+        return {
+            "made": self._made,
+            "reserved": self._made + RESERVE,
+            "open": list(runs_of((*self._dealt, *self._waiting))),
+            "consumed": self._consumed,
+            "again": self._again,
+            "spent": self._spent,
+            "repeated": list(self._repeated),
+            "total": self.total,
+        }
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """What was not done, and what may have been dealt since, is somebody's until its lease is
+        over: those who come back say what they hold."""
+        made, reserved = int(memory["made"]), int(memory["reserved"])
+        if memory["total"] is not None:
+            self.total = int(memory["total"])
+            reserved = min(reserved, self.total)
+        runs = tuple(int(end) for end in memory["open"])
+        if reserved > made:
+            runs = runs_union(runs, (made + 1, reserved))
+        for i in range(0, len(runs), 2):
+            for number in range(runs[i], runs[i + 1] + 1):
+                self._dealt[number] = _Dealt(NOBODY)
+        self._made = self.reserved = reserved
+        self._consumed, self._again = int(memory["consumed"]), int(memory["again"])
+        self._spent = int(memory["spent"])
+        self._repeated = tuple(int(end) for end in memory["repeated"])

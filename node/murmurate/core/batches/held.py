@@ -15,8 +15,8 @@ from typing import Annotated
 from murmurate.core.intervals import Runs, runs_add, runs_common, runs_minus
 from murmurate.core.values.limits import AnyNumber, Ascending, Few
 
-STAMP_RUNS_MAX = 64
-"""Of the batches in one update."""
+STAMP_RUNS_MAX = 1024
+"""Of the batches in one update: steps add up while links are slower than the training."""
 HELD_RUNS_MAX = 4096
 """Of all that some weights hold. Batches are dealt in order, so there are about as many holes as
 are being trained on, and one for each whose result was not finite."""

@@ -47,7 +47,9 @@ class Comparison:
         state = self.state
         others = state.others()
         if not others:
-            return self._pruning.prune(others, now) if state.whole else []
+            if state.whole:
+                self._pruning.prune(others, now)
+            return []
         if not state.whole:
             return self._snapshots.ask(others, now)
         self._delivery.next_turn()
@@ -56,7 +58,7 @@ class Comparison:
             # Who has left may linger and be asked: it is heard of, though not a member any more.
             heard_of = {**dict.fromkeys(others), **state.knowledge.names()}
             effects += self._repair.ask(list(heard_of), now)
-        effects += self._pruning.prune(others, now)
+        self._pruning.prune(others, now)
         near = shuffled(list(self._delivery.neighbours()), state.rng)[:1]
         far = [name for name in shuffled(others, state.rng) if name not in near]
         digest = state.digest(ask=True)
@@ -83,7 +85,7 @@ class Comparison:
             few = len(state.membership.live()) <= KNOWN_MAX
             remember = few or sender in self._delivery.neighbours()
             state.knowledge.note(sender, lifted, durable, remember=remember)
-            effects += self._pruning.prune_large(now)
+            self._pruning.prune_large(now)
         if message.ask:
             effects.append(Send(sender, state.digest()))
         return effects

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from murmurate.core.membership.timing import Timing
+
+BUFFER_BYTES = 32 << 20
+"""Own updates that may be without everyone's answer, in models smaller than this."""
+WAITING_MAX = 8
+"""Updates that wait for one link by themselves; more are summed: what waits gets old."""
+COMPANY_MAX = 16
+"""Updates that may wait for all links, summed or not: more than do for each other's company."""
+TOLD_MAX = 8
+"""Members told of something at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,23 +26,13 @@ class PeerConfig:
     log_bytes_max: int = 64 * 2**20
     """Of my own updates that not all have answered; beyond it steps are added up (`Peer.room`), and
     what is kept for members that are away is summed up. One update is always kept."""
-    leave_behind: bool = False
-    """When half of the log is full, do not wait for one who takes nothing for 2 s (a long
-    evaluation, say): it will take a snapshot, and the others, if they are a majority, go on
-    exchanging updates."""
     store_bytes_max: int = 64 * 2**20
     """Updates of others, kept until everyone has them."""
-    prune_applied: bool = False
-    """When half of the log is full, let go of updates that everyone has applied, though a crash may
-    still take them from somebody. For drivers that put log and store into each checkpoint instead
-    of logging each update: what one crash takes the others give back, by snapshot."""
     pace_s: float = 0.0
     """Least time between two pushes on one path; 0: as fast as the link takes them. A driver may
     change it as it goes (`keep_pause`)."""
     waiting_max: int = 8
     """Updates that may wait on every path before local steps are added up instead."""
-    coalesce: bool = False
-    """A path takes all that waits as one sum, as it always does on acyclic topologies."""
     digest_interval_s: float = 0.5
     digest_fanout: int = 2
     snapshot_wait_s: float = 2.0
@@ -46,3 +45,18 @@ class PeerConfig:
     strength: float = 0.0
     """The one number of a rule that looks at staleness here (`core.receiving`)."""
     timing: Timing = field(default_factory=Timing)
+
+    def for_updates(
+        self, update_bytes: int, *, buffer_bytes: int = BUFFER_BYTES, one: bool = False
+    ) -> PeerConfig:
+        """The same with what nodes keep, for updates of that size: what `join` chooses, and what
+        the simulator draws. `one`: no two updates are kept, however small they are."""
+        return replace(
+            self,
+            outbox_bytes_max=min(WAITING_MAX * update_bytes, max(buffer_bytes, 2 * update_bytes)),
+            log_bytes_max=update_bytes if one else max(buffer_bytes, update_bytes),
+            store_bytes_max=buffer_bytes // 2,
+            waiting_max=COMPANY_MAX,
+            digest_interval_s=0.25,
+            digest_fanout=TOLD_MAX,
+        )

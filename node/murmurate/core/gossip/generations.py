@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from murmurate.core.admission import Gate
 from murmurate.core.clock import Clock
-from murmurate.core.effect import Effect, Moved, Prune, Rejoin, Save
+from murmurate.core.effect import Effect, Moved, Rejoin, Save
 from murmurate.core.gossip.delivery import PushDelivery
 from murmurate.core.gossip.state import PeerState
 from murmurate.core.message import Decided, Generation
@@ -56,7 +56,7 @@ class Generations:
         state.replica.clock = clock
         state.knowledge.move(state.baseline, clock)
         state.standing.move()
-        gone = state.log.change(state.as_of_now)
+        state.log.change(state.as_of_now)
         state.store.change(state.as_of_now)
         self._delivery.outbox.change(state.as_of_now)
         self._gate.forget([key for generation in new for key, _ in generation.folds])
@@ -65,10 +65,7 @@ class Generations:
         effects: list[Effect] = [Save("history", state.baseline.history)]
         if state.standing.remember(new, now):
             effects.append(Save("met", state.standing.met()))
-        effects += [Moved(generation) for generation in new]
-        if gone:
-            effects.append(Prune(tuple(gone)))
-        return effects
+        return effects + [Moved(generation) for generation in new]
 
     def _forget_departed(self, now: float) -> None:
         """Members that are gone and left nothing in my clock need no record."""

@@ -1,9 +1,9 @@
 """What each peer still has to be sent: bounded, and nothing is dropped, it is summed.
 
-A link that is slower than the training gets fewer, fuller messages: when the updates waiting on one
-path take more than `bytes_max`, they are added into one push that carries all their stamps, each
-with its own context, so that staleness stays exact. Only a path that is more than `STAMPS_MAX`
-updates behind is given up, and repaired by snapshot.
+A link that is slower than the training gets fewer, fuller messages: it takes all that waits on its
+path as one push, which carries all their stamps, each with its own context, so that staleness stays
+exact. What waits is added up sooner, where it takes more than `bytes_max`. Only a path
+that is more than `STAMPS_MAX` updates behind is given up, and repaired by snapshot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from murmurate.core.message import STAMPS_MAX, Push, summed
 class Outbox:
     """Pushes waiting for each peer, oldest first."""
 
-    __slots__ = ("_bytes_max", "_coalesce", "_dots", "_queues")
+    __slots__ = ("_bytes_max", "_dots", "_queues")
 
-    def __init__(self, *, bytes_max: int, coalesce: bool = False) -> None:
+    def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._coalesce = coalesce
         self._queues: dict[str, list[Push]] = {}
         self._dots: dict[str, dict[Dot, None]] = {}
 
@@ -42,15 +41,12 @@ class Outbox:
         return True
 
     def take(self, to: str) -> Push | None:
-        """The next push for a peer: the oldest, or everything in one on a merging path."""
+        """Everything that waits for a peer, in one push."""
         queue = self._queues.get(to)
         if not queue:
             return None
-        if self._coalesce:
-            push = summed(queue)
-            queue.clear()
-        else:
-            push = queue.pop(0)
+        push = summed(queue)
+        queue.clear()
         dots = self._dots[to]
         for stamp in push.stamps:
             del dots[stamp.dot]
@@ -59,6 +55,10 @@ class Outbox:
     def waiting(self) -> list[str]:
         """Peers with something waiting, in a stable order."""
         return [to for to, queue in self._queues.items() if queue]
+
+    def holds(self, to: str, dot: Dot) -> bool:
+        """Whether this update waits for that peer."""
+        return dot in self._dots.get(to, ())
 
     def updates(self, to: str) -> int:
         return len(self._dots.get(to, ()))

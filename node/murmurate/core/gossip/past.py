@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from murmurate.core.clock import Dot
 from murmurate.core.forgetting.agreement import Vow
 from murmurate.core.forgetting.baseline import Baseline
 from murmurate.core.message import Generation, Push
@@ -21,8 +20,9 @@ class Past:
     """What a peer finds on its disk when it starts again."""
 
     log: tuple[Push, ...] = ()
+    """Updates of its earlier lives, all of them in the checkpoint's weights."""
     store: tuple[Push, ...] = ()
-    """Updates of others, all of them in the checkpoint's weights."""
+    """Updates of others, likewise."""
     vow: Vow | None = None
     history: tuple[Generation, ...] = ()
     met: tuple[str, ...] = ()
@@ -56,40 +56,15 @@ def caught_up(
     return True
 
 
-def replay_log(state: PeerState, log: Iterable[Push]) -> tuple[Dot, ...]:
-    """Put what an earlier life logged into the log, and into the weights where it is not in them.
+def take_up(state: PeerState, past: Past) -> None:
+    """Keep again what an earlier life kept: what is in the checkpoint's weights, and not folded.
 
-    It may have been sent, and what was logged after the checkpoint is not in its weights. Returns
-    what is void: its epoch is closed, or it is so old that its age cannot be told.
+    All of it was when the checkpoint was written: log, store, weights and clock are of one instant.
     """
-    void: list[Dot] = []
-    for logged in log:
-        if not state.synced:
-            state.log.add(logged)
-            continue
-        if state.baseline.is_ahead(logged):
-            # The checkpoint is older than the log: a snapshot will bring the generation.
-            state.behind = True
-            state.log.add(logged)
-            continue
-        push = state.baseline.lift_push(logged)
-        if push is None or any(state.baseline.folded(dot) is not None for dot in push.dots):
-            void += logged.dots
-            continue
-        state.log.add(push)
-        if not any(dot in state.clock for dot in push.dots):
-            push.add_to(state.replica.weights)
-            for stamp in push.stamps:
-                state.clock.add(stamp.dot)
-                state.replica.batches = state.replica.batches.add(stamp.batches)
-    return tuple(void)
-
-
-def restore_store(state: PeerState, store: Iterable[Push]) -> None:
-    """Keep again what an earlier life kept of others: what is in the weights, and not folded."""
     if not state.synced:
         return
-    for push in store:
-        now_push = None if state.baseline.is_ahead(push) else state.as_of_now(push)
-        if now_push is not None and all(dot in state.clock for dot in now_push.dots):
-            state.store.add(now_push)
+    for kept, pushes in ((state.log, past.log), (state.store, past.store)):
+        for push in pushes:
+            now_push = None if state.baseline.is_ahead(push) else state.as_of_now(push)
+            if now_push is not None and all(dot in state.clock for dot in now_push.dots):
+                kept.add(now_push)

@@ -2,9 +2,9 @@
 
 Local steps and messages go in, effects come out; nothing here waits, sends or sleeps. Rules:
 
-1. An update of mine is `prepare`d, logged by the driver, then `commit`ted: nothing leaves the
-   machine that a crash could make me forget, so an id is never used twice.
-2. Weights and clock change only in `commit` and `fold`, and always together. `receive` checks and
+1. The number of my life is durable before its first message, and larger than that of every life
+   before: so an id is never used twice, though a crash makes me forget updates that I made.
+2. Weights and clock change only in `publish` and `fold`, and always together. `receive` checks and
    answers; what changes weights comes back as `Deliver`, for the thread that owns the weights.
 3. Pushes are sent once and may get lost. What is missing is noticed by comparing clocks (`Digest`),
    asked for (`Want`), and, where nobody has it one by one any more, taken by snapshot.
@@ -27,7 +27,6 @@ from murmurate.core.effect import (
     Applied,
     Deliver,
     Effect,
-    Prune,
     Rng,
     Save,
     Send,
@@ -38,7 +37,7 @@ from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.delivery import PushDelivery
 from murmurate.core.gossip.folding import Folding
 from murmurate.core.gossip.generations import Generations
-from murmurate.core.gossip.past import Past, replay_log, restore_store
+from murmurate.core.gossip.past import Past, take_up
 from murmurate.core.gossip.protocol import Account
 from murmurate.core.gossip.pruning import Pruning
 from murmurate.core.gossip.repair import Repair
@@ -130,9 +129,7 @@ class Peer:
             state, self._gate, self._delivery, self._snapshots, self._repair, self._pruning
         )
         self._digest_due = 0.0
-        self.void_log = replay_log(state, past.log)
-        """Updates of earlier lives in the log that are void."""
-        restore_store(state, past.store)
+        take_up(state, past)
 
     @classmethod
     def found(
@@ -184,9 +181,16 @@ class Peer:
         free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
         return free and self._pruning.has_room(nbytes)
 
-    def prepare(self, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
-        """An update with its id, to be logged before it is `commit`ted. Changes nothing.
-        `batches`: those of a generator that it was computed on."""
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most neighbours."""
+        return self._delivery.under_way(Dot(self.name, self.epoch, number))
+
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+        """Make an update: it gets my next id, goes into the weights and is passed on.
+
+        `batches`: those of a generator that it was computed on. `LocalProtocolError`: it cannot be
+        used, nothing has changed.
+        """
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
         plain = delta if isinstance(delta, torch.Tensor) else None
@@ -197,24 +201,9 @@ class Peer:
         if lifted is None:
             raise LocalProtocolError(f"a context of generation {context.generation}: too old")
         stamp = Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted, batches)
-        return Push((stamp,), plain, coded)
-
-    def commit(self, push: Push, *, in_weights: bool = False) -> list[Effect]:
-        """Fold a logged update of mine in and pass it on.
-
-        `in_weights`: the optimizer has changed the weights already; only the clock ticks.
-        """
-        lifted = self.baseline.lift_push(push)
-        if lifted is None:
-            self.state.seq += 1  # it is in the log: the id must not be given to another
-            raise LocalProtocolError("its context is too old to be understood")
-        push = lifted
-        (stamp,) = push.stamps
-        if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
-            raise LocalProtocolError(f"{stamp.dot} is not my next update")
+        push = Push((stamp,), plain, coded)
         staleness = self.replica.count((stamp,))
-        if not in_weights:
-            push.add_to(self.replica.weights)
+        push.add_to(self.replica.weights)
         if self.state.receiving is not None:
             self.state.receiving.made(push)
         self.state.seq += 1
@@ -372,8 +361,7 @@ class Peer:
         self._digest_due = now
         seed_peers = dict.fromkeys((*names, *self.baseline.roster, *self.standing.met()))
         seed_peers.pop(self.name, None)
-        effects = self._verdicts(self.membership.join(seed_peers, now))
-        return [Prune(self.void_log), *effects] if self.void_log else effects
+        return self._verdicts(self.membership.join(seed_peers, now))
 
     def leave(self, now: float) -> list[Effect]:
         """Say that I leave; keep driving me until `settled`, or as long as you can wait."""

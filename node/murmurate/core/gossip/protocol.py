@@ -5,7 +5,7 @@ A driver, the runtime, the training thread, the simulators and whoever shows fig
 to what concerns the other one only it answers with nothing.
 
 Nothing here waits, sends or sleeps: messages and the time go in, effects come out. Weights change
-in `commit` and `fold` only.
+in `publish` and `fold` only.
 """
 
 from __future__ import annotations
@@ -87,8 +87,12 @@ class Driven(Protocol):
         """
         ...
 
-    def commit(self, push: Push) -> list[Effect]:
-        """Put a prepared update into the weights and pass it on."""
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+        """Make an update: it gets an id, goes into the weights and is passed on.
+
+        `batches`: those of a generator that it was computed on. `LocalProtocolError`: it cannot be
+        used, nothing has changed.
+        """
         ...
 
     def ready(self, now: float) -> list[str]:
@@ -122,7 +126,7 @@ class GossipPeer(Driven, Protocol):
     def config(self) -> PeerConfig: ...
     @property
     def replica(self) -> Replica:
-        """Weights and clock. The weights' buffer may be another one after `commit` and `fold`."""
+        """Weights and clock. The weights' buffer may be another one after `publish` and `fold`."""
 
     @property
     def clock(self) -> Clock: ...
@@ -139,9 +143,8 @@ class GossipPeer(Driven, Protocol):
         """Whether an update of that size should be made now, or be added to the next one."""
         ...
 
-    def prepare(self, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
-        """An update with its id, to be logged before it is `commit`ted. Changes nothing.
-        `batches`: those of a generator that it was computed on."""
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most of those it is sent to."""
         ...
 
     # -- what the links take ---------------------------------------------------------------------

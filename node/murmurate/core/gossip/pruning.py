@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from murmurate.core.clock import Clock
-from murmurate.core.effect import Effect, Prune
 from murmurate.core.gossip.delivery import PushDelivery
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.state import PeerState
@@ -31,32 +30,29 @@ class Pruning:
             limit *= 2  # what is kept for them is summed up, once all the others have it
         return self._state.log.nbytes + nbytes <= limit
 
-    def prune_large(self, now: float) -> list[Effect]:
+    def prune_large(self, now: float) -> None:
         """Prune at once where the log holds one large update: the next one waits for that."""
         state = self._state
         one = state.log.updates == 1 and self._is_half_full()
         if one and not self._away and state.whole:
-            return self.prune(state.others(), now)
-        return []
+            self.prune(state.others(), now)
 
-    def prune(self, others: list[str], now: float) -> list[Effect]:
-        """Let go of what everyone has for good, those included who are away and may come back.
-
-        Were they not counted, two halves of a cut would have only sums of each other's updates when
-        they meet again, and nobody could take those apart.
-        """
-        state = self._state
+    def prune(self, others: list[str], now: float) -> None:
+        """Let go of what need not be kept, by the policy that fits."""
         away = self._note_away(now)
         self._delivery.note_waiting(others, now)
-        stable = self._let_go_of(self._waited_for(others, len(away), now))
-        if stable is None or self._snapshots.awaits(now):
-            return []  # a snapshot that is on its way may lack what everyone has by now
+        if self._snapshots.awaits(now):
+            return  # one that is on its way may lack what everyone has by now
+        if self._is_half_full():
+            stable = self._applied_by_all_who_keep_up(others, len(away), now)
+        else:
+            stable = self._durable_everywhere(others)
+        if stable is None:
+            return  # one was not heard of
         if away:
-            self._squeeze(stable)
-            return []
-        state.store.prune(stable)
-        gone = state.log.prune(stable)
-        return [Prune(tuple(gone))] if gone else []
+            self._sum_up_for_those_away(stable)
+        else:
+            self._let_go(stable)
 
     def _is_half_full(self) -> bool:
         return 2 * self._state.log.nbytes > self._state.config.log_bytes_max
@@ -70,30 +66,41 @@ class Pruning:
         self._away = {name: self._away.get(name, state.seq) for name in away}
         return away
 
-    def _waited_for(self, others: list[str], away: int, now: float) -> list[str]:
-        """The members without whose word nothing goes: all, or those who keep up if they are most.
+    # -- the policies ----------------------------------------------------------------------------
 
-        Not by a minority: were both sides of a cut to let go of what they made while each takes the
-        other for slow, either would have what nobody can pass on, and no snapshot of one side could
-        be taken by the other.
-        """
-        if not self._state.config.leave_behind or not self._is_half_full():
-            return others
-        prompt = [name for name in others if not self._delivery.lags(name, now)]
-        slow = len(others) - len(prompt)
-        return prompt if len(prompt) + 1 > slow + away else others
-
-    def _let_go_of(self, others: list[str]) -> Clock | None:
-        """What I and these have: for good, or at all when the log fills up; None: one is silent."""
+    def _durable_everywhere(self, others: list[str]) -> Clock | None:
+        """While there is room: what I and all others have for good, so that no crash can take it
+        from somebody and leave nobody to give it back."""
         state = self._state
-        if state.config.prune_applied and self._is_half_full():
-            return state.knowledge.applied_everywhere(state.clock, others)
         return state.knowledge.everywhere(state.standing.safe_clock(), others)
 
-    def _squeeze(self, stable: Clock) -> None:
-        """Sum up what all who are there have, where the log is full and some are away.
+    def _applied_by_all_who_keep_up(self, others: list[str], away: int, now: float) -> Clock | None:
+        """When the log fills up: what I and all others have, those left out who take nothing (a
+        long evaluation, say): they will take a snapshot. A crash may take it from somebody, who
+        gets it back by snapshot as well.
 
-        Those who are away have none of what I made since: they can take it as one sum.
+        Nobody is left out by a minority: were both sides of a cut to let go of what they made while
+        each takes the other for slow, either would have what nobody can pass on, and no snapshot of
+        one side could be taken by the other.
+        """
+        state = self._state
+        prompt = [name for name in others if not self._delivery.lags(name, now)]
+        slow = len(others) - len(prompt)
+        waited_for = prompt if len(prompt) + 1 > slow + away else others
+        return state.knowledge.applied_everywhere(state.clock, waited_for)
+
+    def _let_go(self, stable: Clock) -> None:
+        """While nobody is away: keep none of this."""
+        self._state.store.prune(stable)
+        self._state.log.prune(stable)
+
+    def _sum_up_for_those_away(self, stable: Clock) -> None:
+        """While somebody is away, nothing goes; where the log is full, what all who are there have
+        is summed up.
+
+        Were those away not counted, two halves of a cut would have only sums of each other's
+        updates when they meet again, and nobody could take those apart. But they have none of what
+        I made since they went: they can take it as one sum.
         """
         state = self._state
         if state.log.nbytes <= state.config.log_bytes_max:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from murmurate.core.clock import Clock, Dot, Key
-from murmurate.core.forgetting.baseline import Baseline
 from murmurate.core.gossip.store import Store
 from murmurate.core.intervals import runs_has
 from murmurate.core.message import Push, Snapshot
@@ -63,16 +62,7 @@ def plan_adoption(
                 if (runs := folds.get((dot.origin, dot.epoch))) and not runs_has(runs, dot.seq)
             ]
             mine = mine.lifted(generation.number, folds)
-    view = Baseline(snapshot.history, keep=max(1, len(snapshot.history)))
-    if any(view.is_ahead(push) for push in log):
-        return "older than my log"
     kept = dict.fromkeys(dot for span in mine.missing(theirs) for dot in span.dots())
-    for push in log:
-        # A newcomer may have a log of earlier lives: what it logged it may have sent.
-        if view.lift_push(push) is not None:
-            for dot in push.dots:
-                if dot not in theirs and view.folded(dot) is None:
-                    kept[dot] = None
     again, lacking = log.cover(kept)
     more, lacking = store.cover(dict.fromkeys(lacking))
     for dot in lacking:

@@ -6,18 +6,14 @@ only my weights have is given up only where everything else has failed, and is c
 
 from __future__ import annotations
 
-import math
-
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.effect import Adopted, Drop, Effect, Prune, Rejoin, Send
+from murmurate.core.effect import Adopted, Drop, Effect, Rejoin, Send
 from murmurate.core.gossip.generations import Generations
+from murmurate.core.gossip.giving_up import GivingUp
 from murmurate.core.gossip.snapshot_adoption import Plan, TooFarBehind, plan_adoption
 from murmurate.core.gossip.snapshot_request import Asking
 from murmurate.core.gossip.state import PeerState
 from murmurate.core.message import Snapshot, SnapshotRequest
-
-GIVE_UP_INTERVALS = 6
-"""Digest intervals before an update that cannot be taken out of a sum is given up."""
 
 
 class Snapshots:
@@ -27,8 +23,7 @@ class Snapshots:
         self.state = state
         self._generations = generations
         self._asking = Asking(state.config.snapshot_wait_s)
-        self._refused_since = math.inf
-        """Since when I refuse snapshots that lack what only my weights have."""
+        self._giving_up = GivingUp(state)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -40,7 +35,7 @@ class Snapshots:
 
     def not_needed(self) -> None:
         """Nothing is missing that only a snapshot could bring."""
-        self._refused_since = math.inf
+        self._giving_up.not_needed()
 
     def awaits(self, now: float) -> bool:
         """Whether one is on its way, or most likely is."""
@@ -87,19 +82,19 @@ class Snapshots:
             return [Rejoin(plan.reason)]
         if isinstance(plan, str):
             return [Drop(sender, "snapshot", plan)]
-        if plan.lacking and not self._may_give_up(sender, plan.lacking, snapshot.clock, now):
-            self._refused_since = min(self._refused_since, now)
+        if plan.lacking and not self._giving_up.may(sender, plan.lacking, snapshot.clock, now):
             detail = f"lacks {len(plan.lacking)} that only my weights have"
             return [Drop(sender, "snapshot", detail)]
         if not plan.brings_news and not state.behind:
             return [Drop(sender, "snapshot", "nothing new")]
         clock = self._replace_weights(snapshot, plan)
-        effects = self._give_up(plan.lacking)
+        self._give_up(plan.lacking)
         state.behind = False
+        effects: list[Effect] = []
         if not state.synced:
-            effects += self._begin(snapshot, clock, now)
+            self._begin(snapshot, clock, now)
         elif snapshot.clock.generation > state.baseline.number:
-            effects += self._generations.move(snapshot.history, clock, now)
+            effects = self._generations.move(snapshot.history, clock, now)
         else:
             state.replica.clock = clock
         return [Adopted(sender, snapshot, plan.kept, plan.retired, plan.lacking), *effects]
@@ -120,73 +115,21 @@ class Snapshots:
                 replica.batches = replica.batches.add(stamp.batches)
         return clock
 
-    def _give_up(self, lacking: tuple[Dot, ...]) -> list[Effect]:
+    def _give_up(self, lacking: tuple[Dot, ...]) -> None:
         """Let these go, which only my old weights had; in my log they are in sums, if at all."""
         if not lacking:
-            self._refused_since = math.inf
-            return []
+            self._giving_up.not_needed()
+            return
         self.state.standing.gave_up = True
         lost = frozenset(lacking)
-        void = self.state.log.change(lambda push: push if lost.isdisjoint(push.dots) else None)
-        return [Prune(tuple(void))] if void else []
+        self.state.log.change(lambda push: push if lost.isdisjoint(push.dots) else None)
 
-    def _begin(self, snapshot: Snapshot, clock: Clock, now: float) -> list[Effect]:
+    def _begin(self, snapshot: Snapshot, clock: Clock, now: float) -> None:
         """A newcomer becomes a member: it starts from the snapshot's clock and generation."""
         state = self.state
         state.synced = True
         state.replica.clock = clock
         state.baseline.extend(snapshot.history)
         state.knowledge.start(clock)
-        void = state.log.change(state.as_of_now)
         if snapshot.history:
             state.agreement.advance(snapshot.history[-1], now)
-        return [Prune(tuple(void))] if void else []
-
-    # -- giving up -------------------------------------------------------------------------------
-
-    def _may_give_up(self, sender: str, dots: tuple[Dot, ...], theirs: Clock, now: float) -> bool:
-        """Whether updates that only my weights have must go, so that all can agree again.
-
-        It takes three misfortunes at once: the origin is gone for long, or does not have the update
-        by itself any more; nor does anybody who had it; and it is left in two different sums that
-        overlap, or in the weights of two who each lack what the other has, which nobody can take
-        apart. Then, after everyone had time to pass on what can be passed on, the set of lower rank
-        gives way: all peers rank sets alike, so they end with the same one. Losses are counted.
-        """
-        state = self.state
-        wait_s = GIVE_UP_INTERVALS * state.config.digest_interval_s
-        if now - self._refused_since < wait_s:
-            return False
-        known = state.knowledge.of(sender)
-        if known is not None and any(dot in known for dot in dots):
-            return False  # the snapshot was made too early: the next one will have it
-        # An origin that is there may have it by itself: it gets more time to pass it on, and if it
-        # does so later, I get it again. One that logs each update has those of its earlier lives.
-        late = now - self._refused_since >= 3 * wait_s
-        if any(self._may_still_come(dot, late, now) for dot in dots):
-            return False
-        return state.behind or theirs.rank() > state.clock.rank() or self._they_wait(theirs, now)
-
-    def _may_still_come(self, dot: Dot, late: bool, now: float) -> bool:
-        """Whether an update that only my weights have may yet be passed on by its origin."""
-        state = self.state
-        if dot.origin == state.name:
-            return False  # it is not in my log by itself, nor in the one an earlier life left me
-        if state.standing.evictable(dot.origin, now) or state.restarted_without(dot):
-            return False
-        life = state.membership.epoch(dot.origin) or 0
-        there = life == dot.epoch and dot.origin in state.membership.live()
-        restarted = life > dot.epoch and state.config.prune_applied
-        return not (late and (there or restarted))
-
-    def _they_wait(self, theirs: Clock, now: float) -> bool:
-        """Whether they cannot give way: who made an update that I lack is away, and may have it by
-        itself."""
-        state = self.state
-        live = state.membership.live()
-        return state.config.prune_applied and any(
-            span.origin not in live
-            and not state.standing.evictable(span.origin, now)
-            and span.epoch == state.membership.epoch(span.origin)
-            for span in theirs.missing(state.clock)
-        )

@@ -148,6 +148,10 @@ class Rewrite:
         return tuple(out)
 
 
+NO_STRUCTURE = Structure(groups=(), tensors={}, heads={}, reasons={}, normed=frozenset())
+"""Of a coordinator that has no model: it deals batches."""
+
+
 def _product(shape: tuple[int, ...]) -> int:
     out = 1
     for size in shape:

@@ -9,15 +9,19 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from murmurate.core.batches.dealer import AHEAD_MAX, Take
+from murmurate.core.batches.held import BatchRuns
 from murmurate.core.values.limits import (
     Amount,
     Anything,
     Count,
+    Few,
     Figure,
     Line,
     Name,
     Number,
     Octets,
+    OneOf,
     Ordinal,
 )
 from murmurate.edge.net.messages import PROTOCOL_VERSION, Codec, RawCodec, Version
@@ -32,6 +36,12 @@ HELD_BYTES_MAX = 48 << 10
 """A bit for each unit: room for 393,216 of them."""
 VALUE_BYTES_MAX = 1 << 40
 DIGEST_BYTES = 32
+BATCH_BYTES_MAX = 1 << 30
+TENSORS_MAX = 64
+AXES_MAX = 16
+
+_DTYPES = ("f2", "f4", "f8", "bf2", "i1", "i2", "i4", "i8", "u1", "b1")
+ITEM_BYTES = {name: int(name[-1]) for name in _DTYPES}
 
 Offset = Annotated[int, Count(0, VALUE_BYTES_MAX)]
 ValueBytes = Annotated[int, Count(1, VALUE_BYTES_MAX)]
@@ -91,13 +101,15 @@ class Doing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a member says: a hello, a push with its first piece, a piece, how it does, or bye."""
+    """What a member says: a hello, a push with its first piece, a piece, how it does, what it has
+    and needs of batches, or bye."""
 
     hello: WorkHello | None = None
     push: Return | None = None
     offset: Offset = 0
     raw: Raw = b""
     doing: Doing | None = None
+    take: Take | None = None
     bye: bool = False
     checksum: Checksum = field(default=0, compare=False)
 
@@ -131,6 +143,8 @@ class Give:
     held: Annotated[bytes, Octets(0, HELD_BYTES_MAX)]
     """Empty: a whole model, of which nothing is dealt."""
     value_bytes: ValueBytes
+    spent: Amount = 0.0
+    """The part of the run's budget that is spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +154,7 @@ class Taken:
     lease: Ordinal
     version: Ordinal
     staleness: Number = 0
+    spent: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +167,47 @@ class NotTaken:
     sentence: Line = ""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchTensor:
+    """One tensor of every batch."""
+
+    dtype: Annotated[str, OneOf(_DTYPES)]
+    shape: Annotated[tuple[Annotated[int, Count(0, BATCH_BYTES_MAX)], ...], Few(AXES_MAX)]
+
+    @property
+    def nbytes(self) -> int:
+        size = ITEM_BYTES[self.dtype]
+        for each in self.shape:
+            size *= each
+        return size
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """«Train on these.» Their values follow."""
+
+    numbers: Annotated[tuple[Ordinal, ...], Few(AHEAD_MAX)]
+    samples: Ordinal
+    """In each."""
+    tensors: Annotated[tuple[BatchTensor, ...], Few(TENSORS_MAX)]
+    value_bytes: ValueBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLease:
+    """«These are yours, and nothing else.»"""
+
+    beat: Number
+    numbers: BatchRuns = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What the coordinator says: one of these; a give has its first piece in `raw`."""
+    """What the coordinator says: one of these; a give and batches have their first piece in
+    `raw`."""
 
     welcome: WorkWelcome | None = None
     give: Give | None = None
@@ -164,6 +217,8 @@ class Task:
     not_taken: NotTaken | None = None
     waits: Line = ""
     stop: Line = ""
+    batches: Batches | None = None
+    lease: BatchLease | None = None
     checksum: Checksum = field(default=0, compare=False)
 
 
@@ -191,15 +246,15 @@ def _check_work(work: Work) -> None:
     if h is not None and h.lease_version and not h.lease:
         raise RemoteProtocolError("hello.lease_version", f"{h.lease_version}, expected 0 to 0")
     _check_piece("work", push is not None, work.offset, work.raw)
-    _check_one("work", (h, push, work.raw and push is None, work.doing, work.bye))
+    _check_one("work", (h, push, work.raw and push is None, work.doing, work.take, work.bye))
 
 
 def _check_task(task: Task) -> None:
-    give = task.give
-    _check_piece("task", give is not None, task.offset, task.raw)
-    alone = task.raw and give is None
-    said = (task.welcome, give, alone, task.taken, task.not_taken, task.waits, task.stop)
-    _check_one("task", said)
+    announced = task.give is not None or task.batches is not None
+    _check_piece("task", announced, task.offset, task.raw)
+    alone = task.raw and not announced
+    answers = (task.taken, task.not_taken, task.waits, task.stop, task.lease)
+    _check_one("task", (task.welcome, task.give, task.batches, alone, *answers))
 
 
 def _check_piece(what: str, announced: bool, offset: int, raw: bytes | memoryview) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from murmurate.core.partition.structure import Held, Indices, Structure
-from murmurate.edge.net.generator_batch import as_bytes, swapped
+from murmurate.edge.net.batch_values import as_bytes, swapped
 from murmurate.edge.net.pieces import PieceOrder, PieceSize
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 

@@ -21,7 +21,6 @@ from murmurate.core.message import Generation
 from murmurate.core.replica import Replica
 from murmurate.edge.net.wire import PROTOCOL_VERSION, Hello
 from murmurate.edge.runtime.discovery import Memory, Place
-from murmurate.edge.runtime.telling import TOLD_MAX
 from murmurate.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("murmurate")
 
-BUFFER_BYTES = 32 << 20
-"""Own updates that may be without everyone's answer, in models smaller than this."""
-WAITING_MAX = 8
-"""Updates that wait for one link by themselves; more are summed: what waits gets old."""
-COMPANY_MAX = 16
-"""Updates that may wait for all links, summed or not: more than do for each other's company."""
 CATCH_UP_S = 60.0
 """After so long nobody counts as catching up any more: it is as slow as that."""
 
@@ -133,20 +126,9 @@ class NodeLives:
             rng=state.rng,
             config=PeerConfig(
                 topology=settings.topology,
-                outbox_bytes_max=min(
-                    WAITING_MAX * update_bytes, max(BUFFER_BYTES, 2 * update_bytes)
-                ),
-                waiting_max=COMPANY_MAX,
-                log_bytes_max=settings.update_bytes or max(BUFFER_BYTES, update_bytes),
-                store_bytes_max=BUFFER_BYTES // 2,
-                coalesce=True,
-                leave_behind=True,
-                prune_applied=True,
-                digest_interval_s=0.25,
-                digest_fanout=TOLD_MAX,
                 strength=settings.strength,
                 timing=settings.timing,
-            ),
+            ).for_updates(update_bytes, one=settings.update_bytes > 0),
             history=beginning.history,
             past=beginning.past,
             synced=beginning.synced,
@@ -253,10 +235,7 @@ class NodeLives:
 
 
 class NodeDisk:
-    """The driver's disk, over a keeper.
-
-    There is no log of single updates to prune: the log is in the checkpoints.
-    """
+    """The driver's disk, over a keeper."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
@@ -266,6 +245,3 @@ class NodeDisk:
         it was."""
         keeper = self._state.keeper
         return keeper is None or keeper.note(key, value)
-
-    def prune(self, dots: tuple[Any, ...]) -> None:
-        """Nothing to do."""

@@ -7,14 +7,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from murmurate.core.gossip.config import TOLD_MAX
+
 if TYPE_CHECKING:
     from murmurate.core.figures.progress import Progress
     from murmurate.edge.runtime.node_state import NodeState
 
 TELL_S = 0.5
 """Between two accounts of my progress to the others."""
-TOLD_MAX = 8
-"""Members told at a time, and entries of others that go along where not all are told."""
 
 
 class Telling:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from murmurate.core.batches.held import HeldBatches, runs_union
 from murmurate.core.figures.progress import Progress
+from murmurate.core.intervals import Runs, runs_common, runs_size
+from murmurate.core.message import Push
 
 if TYPE_CHECKING:
     import torch
 
     from murmurate.core.clock import Clock
-    from murmurate.core.intervals import Runs
     from murmurate.core.message import Delta
     from murmurate.core.publishing.likeness import Likeness
     from murmurate.edge.disk.checkpoint import Checkpoint
@@ -126,6 +128,17 @@ class TrainingPort:
         with self._state.lock:
             return self._state.peer.context()
 
+    def batches(self) -> HeldBatches:
+        """Those of a generator that are in these weights, or wait to be folded into them."""
+        with self._state.lock:
+            held = self._state.peer.replica.batches
+            for each in self._state.driver.inbox:
+                if isinstance(each.message, Push):
+                    for stamp in each.message.stamps:
+                        if runs_common(held.numbers, stamp.batches) < runs_size(stamp.batches):
+                            held = replace(held, numbers=runs_union(held.numbers, stamp.batches))
+            return held
+
     def life(self) -> LifeNow:
         with self._state.lock:
             peer = self._state.peer
@@ -152,6 +165,11 @@ class TrainingPort:
             peer = self._state.peer
             return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
 
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most of those it is sent to."""
+        with self._state.lock:
+            return self._state.peer.under_way(number)
+
     def gives_snapshot(self) -> bool:
         """Whether a newcomer is getting a large snapshot right now."""
         return self._giving.busy()
@@ -172,8 +190,7 @@ class TrainingPort:
             likeness.arrived(state.weights)
         with state.lock:
             self._see_level()
-            push = state.peer.prepare(update, context, batches)
-            state.driver.commit(push, time.monotonic())
+            state.driver.publish(update, context, time.monotonic(), batches)
             state.weights = state.peer.replica.weights  # not always the same buffer
             state.tally.publish(compute_s)
             state.outlook.make(time.time())

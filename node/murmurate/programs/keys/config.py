@@ -59,7 +59,7 @@ def check_budget(config: Config) -> None:
     Not for whoever starts several nodes: there the workload's own budget is taken.
     """
     train = config.train
-    told = config.node.peers == (STDIN,)
+    told = config.node.peers == (STDIN,) or train.mode in RULES_OF  # by the coordinator
     budget = train.samples or train.own_samples
     if train.recipe.changes and not (budget or train.seconds or told):
         raise ConfigError(
@@ -93,19 +93,19 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         wrong("node.found", "true, or name peers to join")
     found += _of_the_mode(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
-    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
+    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "auto")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
     if what := data_problem(rule, values.get("train.peers_data", DATA[0])):
         wrong("train.peers_data", what)
     gossips = values.get("train.mode", "gossip") == "gossip"
     if gossips and (what := strength_problem(rule, values.get("train.strength"))):
         wrong("train.strength", what)
-    if "train.generator" in values and values.get("node.role") == "generator":
-        wrong("train.generator", "none: a generator makes its batches itself")
+    if values.get("node.role") == "generator":
+        wrong("node.role", "peer; batches are dealt by: murmurate coordinator --mode batches")
     if "train.generator" in values and mixes_weights(rule):
         wrong(
             "train.generator",
-            "not with rule average: what becomes of a batch is seen in the clocks of updates",
+            "not with rule average: an update says which batches are in it, shared weights do not",
         )
     on_the_way = ("train.schedule", "train.warmup", "train.batch_warmup")
     for path in on_the_way if "train.generator" in values else ():

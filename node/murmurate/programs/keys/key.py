@@ -23,7 +23,7 @@ TABLE = "murmurate"
 
 
 class Role(Flag):
-    """Who takes a key. What a node is follows from its `train.mode` and `node.role`."""
+    """Who takes a key. What a node is follows from its `train.mode`."""
 
     PEER = auto()
     """A node in mode gossip."""
@@ -33,7 +33,6 @@ class Role(Flag):
     """A member in mode ist."""
     WHOLE = auto()
     """A member in mode hub."""
-    GENERATOR = auto()
     COORDINATOR = auto()
     UP = auto()
     """`murmurate up`: an option of it, passed on to every process that takes the key too."""
@@ -41,7 +40,7 @@ class Role(Flag):
 
 MEMBER = Role.SUBNETS | Role.WHOLE
 TRAINS = Role.PEER | Role.IN_STEP | MEMBER
-NODE = TRAINS | Role.GENERATOR
+NODE = TRAINS
 NOBODY = Role(0)
 
 

@@ -73,7 +73,9 @@ class NodeConfig:
     """Who this node is, and whom it knows."""
 
     name: str | None = key(SHORT_NAME, None, "name in the swarm", NODE, unset="host and process id")
-    role: str = key(one_of(ROLES), "peer", "peer, or generator: deals batches, has no model", NODE)
+    role: str = key(
+        one_of(ROLES), "peer", "peer (a generator is: murmurate coordinator --mode batches)", NODE
+    )
     run: str = key(
         SHORT_NAME, "murmurate", "of the training; peers of another are refused", NODE | Role.UP
     )
@@ -124,10 +126,10 @@ class TrainConfig:
         SCHEDULE,
         Schedule(),
         "of the rate: constant, linear, poly(POWER), multistep(PART,…) or cosine",
-        SPENT | Role.UP,
+        SPENT | MEMBER | BOTH,
     )
     warmup: float = key(
-        BELOW_ONE, 0.0, "part of the budget over which the rate rises", SPENT | Role.UP
+        BELOW_ONE, 0.0, "part of the budget over which the rate rises", SPENT | MEMBER | BOTH
     )
     batch_warmup: float = key(
         BELOW_ONE, 0.0, "part of the budget over which the batch grows", SPENT | Role.UP
@@ -166,7 +168,9 @@ class TrainConfig:
     topology: str = key(
         one_of(TOPOLOGIES), "full", f"who sends to whom: {', '.join(TOPOLOGIES)}", GOSSIP
     )
-    codec: str = key(CODEC, "fp32", "how updates are sent: fp32, bf16, int8 or topk", Role.PEER)
+    codec: str = key(
+        CODEC, "auto", "how updates are sent: auto, fp32, bf16, int8 or topk", Role.PEER
+    )
     slow_s: Slowness = key(
         SLOWNESS,
         Slowness(),
@@ -187,7 +191,7 @@ class TrainConfig:
         whole(1),
         None,
         "end when the whole swarm has seen so many",
-        SPENT | Role.GENERATOR | BOTH,
+        SPENT | BOTH,
         unset="no limit",
     )
     seconds: float | None = key(SECONDS, None, "end after so long", NODE | BOTH, unset="no limit")

@@ -255,9 +255,24 @@ def metrics_listen(listen: str | None, number: int) -> str | None:
 
 def generator_command(plan: UpPlan) -> list[str]:
     """How the one that deals the batches is started."""
-    own = {"--role": GENERATOR, "--name": GENERATOR, "--listen": "127.0.0.1:0", "--peers": "-"}
-    nowhere = {"--report": None, "--metrics": None}
-    return _process("node", passed_on(plan.config, Role.GENERATOR) | own | nowhere)
+    node, train, kept = plan.config.node, plan.config.train, plan.config.checkpoint
+    return _process(
+        COORDINATOR,
+        {
+            "--mode": "batches",
+            "--run": node.run,
+            "--listen": "127.0.0.1:0",
+            "--checkpoint": kept.dir and Path(kept.dir) / GENERATOR,
+            "--checkpoint-every-s": kept.every_s if kept.dir else None,
+            "--seed": node.seed,
+            "--workload": train.workload,
+            "--data": train.data,
+            "--batch-size": train.batch_size,
+            "--samples": train.samples,
+            "--seconds": train.seconds,
+            "--validation": train.validation,
+        },
+    )
 
 
 def hub_option(name: str) -> str:

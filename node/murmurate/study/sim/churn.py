@@ -51,6 +51,8 @@ class ChurnWorld(World):
             faults=False,
             faults_s=changes * CHANGE_S + 5.0,
             updates_per_node=int((changes * CHANGE_S + 5.0) / UPDATE_S),
+            as_joined=False,
+            form="",
             digest_interval_s=1.0,
             compact=True,
             exact=True,
@@ -93,7 +95,7 @@ class ChurnWorld(World):
         passed = [number for number in self.decided if number <= behind]
         if not passed:
             return
-        on_disk = {id(saved) for node in live for saved in node.disk.checkpoints}
+        on_disk = {id(saved.snapshot) for node in live for saved in node.disk.checkpoints}
         on_the_way = {
             id(value)
             for args in self.events.pending()

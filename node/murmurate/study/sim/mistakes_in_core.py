@@ -86,13 +86,12 @@ def torn_snapshot() -> list[Change]:
 
 @mutant("the context is taken when the update is ready, not when its batch began")
 def late_context() -> list[Change]:
-    original = seams.PREPARE.original
+    original = seams.PUBLISH.original
 
-    def prepare(self: Peer, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
-        push: Push = original(self, delta, self.context(), batches)
-        return push
+    def publish(self: Peer, delta: Delta, context: Clock, batches: Runs = ()) -> Any:
+        return original(self, delta, self.context(), batches)
 
-    return [(seams.PREPARE, prepare)]
+    return [(seams.PUBLISH, publish)]
 
 
 @mutant("staleness of all updates in a sum against the clock before the sum")

@@ -8,12 +8,9 @@ from typing import Any
 
 from murmurate.core.driver import Delivery, Driver
 from murmurate.core.effect import Effect, Save
-from murmurate.core.message import Push, Snapshot
 from murmurate.study.sim import seams
-from murmurate.study.sim.disk import Disk
-from murmurate.study.sim.machine import Node
+from murmurate.study.sim.disk import Disk, Saved
 from murmurate.study.sim.mutant import Change, mutant
-from murmurate.study.sim.swarm import SimulatedSwarm
 
 
 @mutant("a restarted node goes on with its old epoch")
@@ -32,39 +29,34 @@ def epoch_after_send() -> list[Change]:
     def new_epoch(self: Disk) -> int:
         return self.epoch + 1
 
-    def checkpoint(self: Disk, snapshot: Snapshot, *kept: Any) -> Any:
-        written = original(self, snapshot, *kept)
+    def checkpoint(self: Disk, saved: Saved) -> Any:
+        written = original(self, saved)
         self.epoch += 1
         return written
 
     return [(seams.NEW_EPOCH, new_epoch), (seams.WRITE_CHECKPOINT, checkpoint)]
 
 
-@mutant("an update is sent first and logged afterwards")
-def send_before_log() -> list[Change]:
-    log, commit = seams.LOG_UPDATE.original, seams.COMMIT_UPDATE.original
-
-    def log_later(self: SimulatedSwarm, node: Node, push: Push, context: frozenset[int]) -> None:
-        log(self, node, push, context)
-        node.disk.log.pop(push.stamps[0].dot, None)
-
-    def commit_and_log(self: SimulatedSwarm, node: Node, push: Push) -> None:
-        commit(self, node, push)
-        if self.setting.log_each:
-            node.disk.log[push.stamps[0].dot] = push
-
-    return [(seams.LOG_UPDATE, log_later), (seams.COMMIT_UPDATE, commit_and_log)]
-
-
 @mutant("a checkpoint has new weights and the clock of the one before")
 def torn_checkpoint() -> list[Change]:
     original = seams.WRITE_CHECKPOINT.original
 
-    def checkpoint(self: Disk, snapshot: Snapshot, *kept: Any) -> Any:
+    def checkpoint(self: Disk, saved: Saved) -> Any:
         if self.checkpoints:
-            older = self.checkpoints[-1]
-            snapshot = replace(snapshot, clock=older.clock, history=older.history)
-        return original(self, snapshot, *kept)
+            older = self.checkpoints[-1].snapshot
+            torn = replace(saved.snapshot, clock=older.clock, history=older.history)
+            saved = replace(saved, snapshot=torn)
+        return original(self, saved)
+
+    return [(seams.WRITE_CHECKPOINT, checkpoint)]
+
+
+@mutant("a checkpoint has weights and clock, and not the updates that somebody may lack")
+def checkpoint_without_log() -> list[Change]:
+    original = seams.WRITE_CHECKPOINT.original
+
+    def checkpoint(self: Disk, saved: Saved) -> Any:
+        return original(self, replace(saved, log=()))
 
     return [(seams.WRITE_CHECKPOINT, checkpoint)]
 

@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from murmurate.core.codecs import span
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.membership.timing import Timing
 from murmurate.core.topology import TOPOLOGIES, acyclic
 
-ELEMENTS = 2
-ELEMENT_BYTES = 8
-PAYLOAD_BYTES = ELEMENTS * ELEMENT_BYTES
+FORMS = ("bf16", "int8", "topk", "span")
+"""In which updates may travel, beside plain numbers. `span`: a part of the model in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,10 @@ class Options:
     exact: bool | None = None
     drain: bool | None = None
     pace_s: float | None = None
-    log_each: bool | None = None
-    """Log each update before it is sent; else only checkpoints hold log and store, as `join` does,
-    and what a crash takes from one node the others give back."""
+    as_joined: bool | None = None
+    """What `join` chooses, with small buffers; else each bound is drawn by itself."""
+    form: str | None = None
+    """In which updates travel; empty: as plain numbers."""
     digest_interval_s: float = 0.5
     forget_after_s: float | None = None
     """Else 6, and 2 in long runs: these have cuts in which one side votes the other out, which
@@ -58,9 +59,9 @@ class Faults:
     pause_s_max: float = 0.0
     crash_rate: float = 0.0
     crash_between_rate: float = 0.0
-    """Chance of a crash between logging and sending one update."""
+    """Chance of a crash between making and sending one update."""
     torn_write: float = 0.0
-    """Chance of a crash in the middle of writing an update to the log, or a checkpoint."""
+    """Chance of a crash in the middle of writing a checkpoint."""
     disk_loss: bool = False
     disk_full_rate: float = 0.0
     bit_flip: float = 0.0
@@ -81,11 +82,26 @@ class Setting:
     drain: bool
     """Fold at step boundaries, as the training thread does; else on arrival."""
     compact: bool
-    log_each: bool
+    as_joined: bool
+    form: str
+    elements: int
     heeds_room: bool
     """As nodes do: no update while there is no room for one. Else the log overflows at times."""
     config: PeerConfig
     faults: Faults = field(default_factory=Faults)
+
+    @property
+    def element_bytes(self) -> int:
+        return 8 if self.exact else 4
+
+    @property
+    def model_bytes(self) -> int:
+        return self.elements * self.element_bytes
+
+    @property
+    def update_bytes(self) -> int:
+        """As a node counts it when it asks whether there is room."""
+        return span.turn_bytes(self.elements) if self.form == "span" else self.model_bytes
 
 
 T = TypeVar("T")
@@ -120,7 +136,10 @@ def draw(rng: random.Random, options: Options) -> Setting:
             delay_s=rng.choice((0.002, 0.03, 0.1)),
             reorder_s=sometimes(0.3),
             late_duplicate_s=sometimes(2.0, 0.3),
-            cut_rate=sometimes(rng.uniform(0.0, 0.15 if not long else 0.05)),
+            # Long cuts are for who is voted out and comes back: most long runs have them.
+            cut_rate=sometimes(rng.uniform(0.0, 0.05), 0.9)
+            if long
+            else sometimes(rng.uniform(0.0, 0.15)),
             cut_s_max=20.0 if long else 3.0,
             one_way=rng.random() < 0.3,
             clog_rate=sometimes(0.05, 0.3),
@@ -129,7 +148,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
             pause_s_max=rng.choice((0.5, 3.0, 10.0)),
             crash_rate=sometimes(rng.uniform(0.0, 0.08)),
             crash_between_rate=sometimes(0.01, 0.4),
-            torn_write=sometimes(0.01, 0.4),
+            torn_write=sometimes(0.05, 0.4),
             disk_loss=rng.random() < 0.25,
             disk_full_rate=sometimes(0.03, 0.3),
             bit_flip=sometimes(0.3, 0.3),
@@ -138,41 +157,45 @@ def draw(rng: random.Random, options: Options) -> Setting:
             leave_rate=sometimes(0.04, 0.4),
             hostile_rate=sometimes(0.2, 0.3),
         )
-    buffers = rng.choice((1, 4, 16, 1024))
-    buffer_bytes = buffers * PAYLOAD_BYTES
-    log_each = _given(options.log_each, rng.random() < 0.6)
-    config = PeerConfig(
-        topology=topology,
-        prune_applied=not log_each,
-        outbox_bytes_max=buffer_bytes,
-        log_bytes_max=buffer_bytes,
-        store_bytes_max=4096 * PAYLOAD_BYTES,
-        pace_s=_given(options.pace_s, rng.choice((0.0, 0.2)) if acyclic(topology) else 0.0),
-        digest_interval_s=options.digest_interval_s,
-        forget_after_s=_given(options.forget_after_s, 2.0 if long else 6.0),
-        history_max=rng.choice((2, 8)),
-        agree_interval_s=1.0,
-        snapshot_wait_s=1.0,
-        timing=SIM_TIMING,
-        coalesce=rng.random() < 0.25,
-    )
     exact = _given(options.exact, rng.random() < 0.9)
     drain = _given(options.drain, rng.random() < 0.5)
     compact = _given(options.compact, rng.random() < 0.25)
-    # What `join` chooses: a store that lets go of updates, and nobody who is slow is waited for.
-    as_nodes = not log_each and rng.random() < 0.5
-    if as_nodes:
-        few = min(max(2, buffers // 2), 8) * PAYLOAD_BYTES
-        config = replace(config, store_bytes_max=few, leave_behind=True)
-    return Setting(
+    form = _given(options.form, rng.choice(FORMS) if rng.random() < 0.3 else "")
+    as_joined = _given(options.as_joined, rng.random() < 0.6)
+    buffers = rng.choice((1, 4, 16, 1024))
+    setting = Setting(
         nodes=nodes,
         faults_s=faults_s,
         step_s=faults_s / updates,
-        exact=exact,
+        exact=exact and not form,
         drain=drain,
         compact=compact,
-        log_each=log_each,
-        heeds_room=buffers == 1 or as_nodes,
-        config=config,
+        as_joined=as_joined,
+        form=form,
+        elements=16 if form else 2,
+        heeds_room=buffers == 1 or as_joined,
+        config=PeerConfig(
+            topology=topology,
+            pace_s=_given(options.pace_s, rng.choice((0.0, 0.2)) if acyclic(topology) else 0.0),
+            forget_after_s=_given(options.forget_after_s, 2.0 if long else 6.0),
+            history_max=rng.choice((2, 8)),
+            agree_interval_s=1.0,
+            snapshot_wait_s=1.0,
+            timing=SIM_TIMING,
+        ),
         faults=faults,
     )
+    size = buffers * setting.model_bytes
+    if as_joined:
+        config = setting.config.for_updates(
+            setting.update_bytes, buffer_bytes=size, one=form == "span"
+        )
+    else:
+        config = replace(
+            setting.config,
+            outbox_bytes_max=size,
+            log_bytes_max=size,
+            store_bytes_max=4096 * setting.model_bytes,
+            digest_interval_s=options.digest_interval_s,
+        )
+    return replace(setting, config=config)

@@ -50,7 +50,6 @@ class SeededPorts:
     def carry(self, to: str, message: Push) -> bool:
         """A slow link is busy for a while. This network never says what it lost."""
         swarm, node = self._swarm, self._node
-        self._check_logged(message)
         sending_s = swarm.network.sending_s(node.name, to)
         swarm.transmit(node.name, to, message, swarm.time + sending_s)
         if not sending_s:
@@ -58,13 +57,6 @@ class SeededPorts:
         node.busy.add(to)
         swarm.at(swarm.time + sending_s, swarm.link_free, node, node.life, to, message)
         return True
-
-    def _check_logged(self, push: Push) -> None:
-        """Nothing of its own leaves a machine that its disk does not have."""
-        node = self._node
-        for dot in push.dots if self._swarm.setting.log_each else ():
-            if dot.origin == node.name and not node.disk.has_logged(dot):
-                raise PromiseBroken("P2", f"{node.name} sends {dot}, which is not in its log")
 
     def _check_vow(self, message: Any) -> None:
         """Nobody gives its word that a crash could make it forget."""
@@ -86,27 +78,6 @@ class SeededPorts:
         except DiskFull:
             return False
         return True
-
-    def prune(self, dots: tuple[Any, ...]) -> None:
-        if self._swarm.setting.log_each:
-            self._check_durable(dots)
-            self._node.disk.prune(dots)
-
-    def _check_durable(self, dots: tuple[Dot, ...]) -> None:
-        """What is let go of must be with every member for good: no crash may take it from all."""
-        swarm, node = self._swarm, self._node
-        assert node.peer is not None
-        for name in node.peer.baseline.roster:
-            other = swarm.nodes[name]
-            if other.stopped or not other.disk.checkpoints:
-                continue
-            safe = swarm.truth.snapshots[id(other.disk.checkpoints[0])][1].ids
-            for dot in dots:
-                one = swarm.truth.dots[dot]
-                if one in swarm.truth.retired or dot in node.peer.void_log:
-                    continue
-                if one not in safe and dot not in other.disk.log:
-                    raise PromiseBroken("P3", f"{node.name} lets go of {dot}, {name} may lose it")
 
     # -- lives -----------------------------------------------------------------------------------
 
@@ -148,8 +119,6 @@ class SeededPorts:
                 swarm.counts["moves to a new baseline"] += 1
                 swarm.truth.left[name] = set()
                 swarm.decided[generation.number] = generation
-                swarm.newest = max(swarm.newest, generation.number)
-                swarm.closed.update(key for key, _ in generation.folds)
 
     def _retired(self, dots: tuple[Dot, ...]) -> None:
         """Only the updates of one who was away can have been closed without it."""

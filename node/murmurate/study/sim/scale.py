@@ -54,6 +54,8 @@ class ScaleWorld(World):
             exact=True,
             drain=False,
             pace_s=PACE_S if tree else 0.0,
+            as_joined=False,
+            form="",
             digest_interval_s=120.0,
             settle_s_max=120.0,
         )

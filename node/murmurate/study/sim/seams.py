@@ -24,7 +24,6 @@ from murmurate.core.membership import swim
 from murmurate.core.replica import Replica
 from murmurate.errors import LocalProtocolError
 from murmurate.study.sim.disk import Disk
-from murmurate.study.sim.swarm import SimulatedSwarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ PUSHES_SUMMED = _seam("summed", outbox, store)
 PAYLOAD_PROBLEM = _seam("payload_problem", admission, peer)
 CHECK_MINE = _seam("check_mine", admission.Gate)
 IS_NEW = _seam("is_new", PeerState)
-PREPARE = _seam("prepare", Peer)
+PUBLISH = _seam("publish", Peer)
 FOLD = _seam("fold", Peer)
 ON_DIGEST = _seam("on_digest", Comparison)
 ASK_FOR_MISSING = _seam("ask", Repair)
@@ -77,5 +76,3 @@ SAVE = _seam("save", Driver)
 BEGIN_AGAIN = _seam("begin_again", Driver)
 NEW_EPOCH = _seam("new_epoch", Disk)
 WRITE_CHECKPOINT = _seam("checkpoint", Disk)
-LOG_UPDATE = _seam("log", SimulatedSwarm)
-COMMIT_UPDATE = _seam("commit", SimulatedSwarm)

@@ -10,22 +10,25 @@ from typing import Any
 
 import torch
 
-from murmurate.core.clock import Clock, Dot, Key
+from murmurate.core.clock import Clock, Dot
 from murmurate.core.driver import Driver, Life
 from murmurate.core.gossip.past import Past
 from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import Generation, Push
 from murmurate.core.replica import Replica
 from murmurate.errors import PromiseBroken
-from murmurate.study.sim.disk import Disk, DiskFull, PowerCut
+from murmurate.study.sim.disk import Disk, DiskFull, PowerCut, Saved
 from murmurate.study.sim.events import Events
+from murmurate.study.sim.forms import encoded, plain
 from murmurate.study.sim.machine import Node
 from murmurate.study.sim.network import Network
-from murmurate.study.sim.options import ELEMENTS, PAYLOAD_BYTES, Options, Setting, draw
+from murmurate.study.sim.options import Options, Setting, draw
 from murmurate.study.sim.ports import SeededPorts
 from murmurate.study.sim.truth import Truth
 
 TICK_S = 0.1
+ROOMY = 512
+"""A log for so many updates is never half full in one run."""
 LINGER_S = 10.0
 """How long one who leaves waits for its updates to be everywhere."""
 
@@ -46,11 +49,10 @@ class SimulatedSwarm:
         self.recent: deque[str] = deque(maxlen=40)
         self.digest = hashlib.blake2b(digest_size=8)
         dtype = torch.int64 if self.setting.exact else torch.float32
-        self.w0 = torch.tensor([self.rng.randrange(1000) for _ in range(ELEMENTS)]).to(dtype)
+        self.w0 = torch.tensor([self.rng.randrange(1000) for _ in range(self.setting.elements)])
+        self.w0 = self.w0.to(dtype)
         self.truth = Truth(self.w0)
         self.decided: dict[int, Generation] = {}
-        self.newest = 0
-        self.closed: set[Key] = set()
         width = 2 if self.setting.nodes <= 99 else 4
         names = [f"n{i:0{width}}" for i in range(self.setting.nodes)]
         self.founding = (Generation(0, tuple(names)),)
@@ -116,15 +118,10 @@ class SimulatedSwarm:
         before_checkpoint = not node.disk.checkpoints and not node.disk.wiped
         founder = founder or (before_checkpoint and node.name in self.founding[0].roster)
         checkpoint = node.disk.newest_checkpoint(self.setting.faults.bit_flip)
-        log = tuple(node.disk.log.values())
-        store: tuple[Push, ...] = ()
-        if checkpoint is not None and not self.setting.log_each:
-            log, store = node.disk.kept[id(checkpoint)]
-        if checkpoint is not None:
-            replica = Replica(
-                checkpoint.weights.clone(), checkpoint.clock.copy(), checkpoint.batches
-            )
-            history: tuple[Generation, ...] = checkpoint.history
+        saved = None if checkpoint is None else checkpoint.snapshot
+        if saved is not None:
+            replica = Replica(saved.weights.clone(), saved.clock.copy(), saved.batches)
+            history: tuple[Generation, ...] = saved.history
         else:
             replica = Replica(self.w0.clone())
             history = self.founding if founder else ()
@@ -136,8 +133,8 @@ class SimulatedSwarm:
             config=self.setting.config,
             history=history,
             past=Past(
-                log=log,
-                store=store,
+                log=() if checkpoint is None else checkpoint.log,
+                store=() if checkpoint is None else checkpoint.store,
                 vow=node.disk.vow,
                 history=node.disk.history,
                 met=node.disk.met,
@@ -145,26 +142,18 @@ class SimulatedSwarm:
             synced=checkpoint is not None or founder,
         )
         node.begin_life()
-        for kept, saved in enumerate(node.disk.checkpoints, 1):
-            peer.checkpointed(saved.clock, kept=kept)
+        for kept, each in enumerate(node.disk.checkpoints, 1):
+            peer.checkpointed(each.snapshot.clock, kept=kept)
         if founder and checkpoint is None:
             peer.checkpointed(Clock())  # so far a crash leaves nothing but the common start
-        dots = {dot: push for push in log for dot in push.dots}
-        self.truth.restored(node.name, checkpoint, list(dots), peer.clock)
+        self.truth.restored(node.name, saved)
         self.truth.check(peer)
-        self._check_void(peer, dots)
+        self.truth.check_kept(peer, saved)
         self.note("starts", node.name, epoch)
         self.at(self.time + self.rng.random() * TICK_S, self._tick, node, node.life)
         self.at(self.time + self.rng.random() * node.step_s, self._begin, node, node.life)
         self.at(self.time + self.rng.uniform(0.5, 2.0), self._checkpoint, node, node.life)
         return Life(peer, seed_peers)
-
-    def _check_void(self, peer: Peer, log: dict[Dot, Push]) -> None:
-        """What is not taken from the log must be closed, or older than anyone can understand."""
-        for dot in peer.void_log:
-            age = self.newest - log[dot].stamps[0].context.generation
-            if (dot.origin, dot.epoch) not in self.closed and age < peer.config.history_max:
-                raise PromiseBroken("P3", f"{peer.name} does not take {dot} from its log")
 
     def live(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.peer is not None]
@@ -198,7 +187,10 @@ class SimulatedSwarm:
         # Who does not train folds on its own tick.
         if node.leaving_until and not self._drain(node):
             return
+        before = self._roomy_log(node.driver.peer)
         node.driver.tick(node.now(self.time))
+        if self._alive(node, life):
+            self._let_go(node, before)
         self._pump(node)
         if node.leaving_until and node.peer is not None:
             settled = node.peer.settled()
@@ -226,7 +218,7 @@ class SimulatedSwarm:
         self.at(self.time + compute, self._finish, node, life)
 
     def _finish(self, node: Node, life: int) -> None:
-        """The batch is done: log, then fold and send, and start the next."""
+        """The batch is done: its update goes in and out, and the next one starts."""
         if not self._alive(node, life) or self._postponed(node, self._finish, node, life):
             return
         if node.batch is not None and self.training and not node.leaving_until:
@@ -242,44 +234,29 @@ class SimulatedSwarm:
         node.batch = None
         if peer.baseline.lift(context) is None:
             return
-        delta = torch.tensor([self.rng.randrange(-(2**20), 2**20) for _ in range(ELEMENTS)])
-        delta = delta.to(self.w0.dtype)
+        setting = self.setting
+        values = [self.rng.randrange(-(2**20), 2**20) for _ in range(setting.elements)]
+        delta = torch.tensor(values).to(self.w0.dtype)
         if node.pending is not None:
             delta = delta + node.pending
-        if self.setting.heeds_room and not peer.room(PAYLOAD_BYTES):
+        if setting.heeds_room and not peer.room(setting.update_bytes, sparing=bool(setting.form)):
             node.batch, node.pending = (context, true_context), delta
             self.counts["added up"] += 1
             return
-        push = peer.prepare(delta, context, self.truth.next_batches())
-        try:
-            self.log(node, push, true_context)
-        except DiskFull:
-            node.pending = delta
-            return
-        except PowerCut:
-            self._crash(node)
-            return
         node.pending = None
-        rate = self.setting.faults.crash_between_rate
+        update = encoded(setting.form, delta, peer.seq)
+        dot = Dot(peer.name, peer.epoch, peer.seq + 1)
+        batches = self.truth.next_batches()
+        self.truth.published(dot, plain(update), true_context, batches)
+        self.note("makes", node.name, dot)
+        assert node.driver is not None
+        node.driver.publish(update, context, node.now(self.time), batches)
+        self.truth.check(peer)
+        rate = setting.faults.crash_between_rate
         if rate and not self.network.calm and self.rng.random() < rate:
-            self.counts["crash between log and send"] += 1
+            self.counts["crash between making and sending"] += 1
             self._crash(node)
             return
-        if node.peer is not None:
-            self.commit(node, push)
-
-    def log(self, node: Node, push: Push, true_context: frozenset[int]) -> None:
-        """An update has its id, and this node will not forget it, where each is logged."""
-        if self.setting.log_each:
-            node.disk.append(push)
-        self.truth.published(push, true_context)
-        self.note("logs", node.name, push.stamps[0].dot)
-
-    def commit(self, node: Node, push: Push) -> None:
-        """An update that is logged goes into the weights, and out."""
-        assert node.driver is not None
-        node.driver.commit(push, node.now(self.time))
-        self.truth.check(node.driver.peer)
         self._pump(node)
 
     def _drain(self, node: Node) -> bool:
@@ -304,7 +281,8 @@ class SimulatedSwarm:
         return True
 
     def _check_bounds(self, peer: Peer) -> None:
-        limit = max(peer.config.outbox_bytes_max, PAYLOAD_BYTES) + PAYLOAD_BYTES
+        largest = self.setting.model_bytes
+        limit = max(peer.config.outbox_bytes_max, largest) + largest
         for to in peer.outbox.waiting():
             if peer.outbox.nbytes(to) > limit:
                 raise PromiseBroken("P10", f"{peer.name}: {peer.outbox.nbytes(to)} bytes for {to}")
@@ -320,22 +298,41 @@ class SimulatedSwarm:
     def _write_checkpoint(self, node: Node) -> bool:
         """False: the machine did not survive it."""
         assert node.peer is not None
-        snapshot = node.peer.snapshot()
-        log, store = tuple(node.peer.log), tuple(node.peer.store)
+        peer = node.peer
+        saved = Saved(peer.snapshot(), tuple(peer.log), tuple(peer.store))
         try:
-            if self.setting.log_each:
-                written = node.disk.checkpoint(snapshot)
-            else:
-                written = node.disk.checkpoint(snapshot, log, store)
+            written = node.disk.checkpoint(saved)
         except DiskFull:
             return True
         except PowerCut:
             self._crash(node)
             return False
-        self.truth.snapshot_made(node.name, written)
+        kept = frozenset(dot for push in peer.log for dot in push.dots)
+        self.truth.snapshot_made(node.name, written.snapshot, kept)
         node.keep_soon = False
-        node.peer.checkpointed(snapshot.clock, kept=len(node.disk.checkpoints))
+        peer.checkpointed(saved.snapshot.clock, kept=len(node.disk.checkpoints))
         return True
+
+    def _let_go(self, node: Node, before: set[Dot]) -> None:
+        """Where the log has room: what is let go of, every member must have for good. Else a crash
+        may take it from all."""
+        peer = node.peer
+        assert peer is not None
+        gone = before - self._roomy_log(peer)
+        for name in peer.baseline.roster if gone else ():
+            other = self.nodes[name]
+            if other.stopped or not other.disk.checkpoints:
+                continue
+            safe = self.truth.snapshots[id(other.disk.checkpoints[0].snapshot)][1].ids
+            for dot in gone:
+                one = self.truth.dots[dot]
+                if one not in safe and one not in self.truth.retired:
+                    raise PromiseBroken("P3", f"{node.name} lets go of {dot}, {name} may lose it")
+
+    def _roomy_log(self, peer: Peer) -> set[Dot]:
+        """What a log has that is never half full."""
+        roomy = peer.config.log_bytes_max >= ROOMY * self.setting.model_bytes
+        return {dot for push in peer.log for dot in push.dots} if roomy else set()
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -424,7 +421,6 @@ class SimulatedSwarm:
     def _crash(self, node: Node, down_s: float | None = None) -> None:
         self.counts["crash"] += 1
         self._stop(node, "crash")
-        node.disk.crash()
         if down_s is None:
             down_s = self.rng.choice((0.1, 0.5, 2.0, 8.0))
         self.at(self.time + down_s, self._restart, node)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import torch
 
 from murmurate.core.batches.held import HeldBatches
-from murmurate.core.clock import Clock, Dot
+from murmurate.core.clock import Dot
 from murmurate.core.gossip.peer import Peer
 from murmurate.core.intervals import Runs
-from murmurate.core.message import Generation, Push, Snapshot
+from murmurate.core.message import Generation, Snapshot
 from murmurate.errors import PromiseBroken
 
 Values = tuple[float, ...]
@@ -56,6 +56,7 @@ class Truth:
         self.forgotten_batches = HeldBatches()
         self.held: dict[str, Held] = {}
         self.snapshots: dict[int, tuple[Snapshot, Held]] = {}
+        self.kept: dict[int, frozenset[Dot]] = {}
         self.retired: set[int] = set()
         self.left: dict[str, set[tuple[str, int]]] = {}
         self.size = 1.0
@@ -83,15 +84,14 @@ class Truth:
         newest = len(self.names) + 1
         return (newest - (newest % 5 == 0), newest)
 
-    def published(self, push: Push, context: frozenset[int]) -> None:
-        """An update was logged: from now on its id means this and nothing else."""
-        dot = push.stamps[0].dot
+    def published(self, dot: Dot, values: Values, context: frozenset[int], batches: Runs) -> None:
+        """An update was made: from now on its id means this and nothing else."""
         if dot in self.dots:
             raise PromiseBroken("P2", f"{dot} names two different updates")
         self.dots[dot] = len(self.names)
         self.names.append(dot)
-        self.values.append(tuple(push.payload.tolist()))
-        self.batches.append(push.stamps[0].batches)
+        self.values.append(values)
+        self.batches.append(batches)
         self.size += max(abs(value) for value in self.values[-1])
         self.contexts[self.dots[dot]] = context
 
@@ -117,8 +117,12 @@ class Truth:
                 sums[i] += value
         self.applied += len(dots)
 
-    def snapshot_made(self, name: str, snapshot: Snapshot) -> None:
+    def snapshot_made(
+        self, name: str, snapshot: Snapshot, kept: frozenset[Dot] = frozenset()
+    ) -> None:
+        """`kept`: of a checkpoint, what its node then kept of its own updates."""
         self.snapshots[id(snapshot)] = (snapshot, self.held[name].copy())
+        self.kept[id(snapshot)] = kept
 
     def adopted(
         self,
@@ -138,12 +142,9 @@ class Truth:
             raise PromiseBroken("P3", f"{name} lost {self._list(lost)} when it took a snapshot")
         self.held[name] = after
 
-    def restored(self, name: str, snapshot: Snapshot | None, log: list[Dot], clock: Clock) -> None:
-        """After a restart: the checkpoint, and of the log what is not in it."""
+    def restored(self, name: str, snapshot: Snapshot | None) -> None:
+        """After a restart: what the checkpoint has."""
         held = self.snapshots[id(snapshot)][1].copy() if snapshot else Held(set(), list(self.w0))
-        for dot in log:
-            if dot in clock:
-                self._include(held, dot)
         self.starts(name, held)
 
     def _include(self, held: Held, dot: Dot) -> None:
@@ -173,6 +174,7 @@ class Truth:
             for seq in range(runs[i], runs[i + 1] + 1)
         }
         self.snapshots = {key: self.snapshots[key] for key in snapshots if key in self.snapshots}
+        self.kept = {key: self.kept[key] for key in self.snapshots}
         for held in (*self.held.values(), *(held for _, held in self.snapshots.values())):
             held.ids -= gone
         self.contexts = {
@@ -203,6 +205,12 @@ class Truth:
         self._checks += 1
         if self._checks % 32 == 0:
             self.check_clock(peer)
+
+    def check_kept(self, peer: Peer, snapshot: Snapshot | None) -> None:
+        """What a node kept one by one when it wrote a checkpoint, its next life can give too."""
+        for dot in self.kept[id(snapshot)] if snapshot is not None else ():
+            if dot in peer.clock and dot not in peer.log:
+                raise PromiseBroken("P3", f"{peer.name} came back without {dot} by itself")
 
     def check_clock(self, peer: Peer) -> None:
         """Dot by dot: what the clock says above the baseline is what the node has."""

@@ -13,6 +13,9 @@ from murmurate.study.sim.machine import Node
 from murmurate.study.sim.options import Options
 from murmurate.study.sim.swarm import LINGER_S, SimulatedSwarm
 
+LONG_CUT_S = 10.0
+"""Runs with cuts that may last so long are about members that are voted out."""
+
 
 @dataclass(slots=True)
 class Result:
@@ -48,7 +51,9 @@ class World(SimulatedSwarm):
         names = [node.name for node in live]
         rate = 0.1 * len(live)
         if faults.cut_rate and len(live) > 1 and rng.random() < faults.cut_rate * rate:
-            side = set(rng.sample(names, rng.randint(1, len(names) - 1)))
+            # One that is cut off alone for long is voted out: a majority remains.
+            alone = faults.cut_s_max > LONG_CUT_S and rng.random() < 0.5
+            side = set(rng.sample(names, 1 if alone else rng.randint(1, len(names) - 1)))
             paths = self.network.cut(side, set(names) - side)
             for node in live:
                 node.was_away = True

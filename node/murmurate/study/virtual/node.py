@@ -91,6 +91,9 @@ class VirtualBackground:
             return peer.synced  # nothing waits, ever
         return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
 
+    def under_way(self, number: int) -> bool:
+        return self._node.peer.under_way(number)
+
     def gives_snapshot(self) -> bool:
         return False
 
@@ -110,7 +113,7 @@ class VirtualBackground:
     ) -> None:
         node, now = self._node, self._world.now
         node.likeness.arrived(self.weights)
-        node.driver.commit(node.peer.prepare(update, context, batches), now)
+        node.driver.publish(update, context, now, batches)
         node.figures.published += 1
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)

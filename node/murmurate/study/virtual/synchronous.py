@@ -19,6 +19,7 @@ from murmurate.core.layout import Layout
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
+from murmurate.study.virtual.kept import kept_whole
 from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.recipes import RateSchedule
@@ -43,6 +44,7 @@ class SynchronousMean:
         self.optimizer = task.workload.optimizer(self.model)
         self._rates = RateSchedule(self.optimizer, task.recipe)
         self._batches = [self._batches_of(number) for number in range(task.nodes)]
+        self._pace = task.paces()
         self._figures = [Figures(name) for name in task.names]
         self._nbytes = Layout.of(self.model)[0].nbytes
         self._links = VirtualLinks(task.network(), task.link_bytes_s, task.links_bytes_s)
@@ -65,8 +67,14 @@ class SynchronousMean:
         self._exchanged = round(2 * (count - 1) / count * self._nbytes)
         delays = [task.delay_s, *(task.delays_s.get(name, 0.0) for name in names)]
         delay_s = max(delays) if count > 1 else 0.0
-        self.compute_s = max(task.step_s(name) for name in names)
-        self.step_s = self.compute_s + delay_s + self._links.slowest_s(self._exchanged, names)
+        self._exchange_s = delay_s + self._links.slowest_s(self._exchanged, names)
+        self._begin()
+
+    def _begin(self) -> None:
+        """The next step of all takes as long as the slowest one's."""
+        self._took = {one.name: self._pace(one.name) for one in self.alive}
+        self.compute_s = max(self._took.values())
+        self.step_s = self.compute_s + self._exchange_s
         self.events.after(self.step_s, partial(self._step, self._group))
 
     def _batches_of(self, number: int) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -99,9 +107,9 @@ class SynchronousMean:
             figures.applied += len(alive)
             figures.staleness.merge(Summary([0] * len(alive)))  # nothing is stale here
             figures.bytes_sent += self._exchanged
-            figures.wait_s += self.step_s - self.task.step_s(figures.name)
+            figures.wait_s += self.step_s - self._took[figures.name]
         self.optimizer.step()
-        self.events.after(self.step_s, partial(self._step, group))
+        self._begin()
 
     # -- for whoever watches -----------------------------------------------------------------------
 
@@ -123,6 +131,10 @@ class SynchronousMean:
         for one in self.alive:
             one.evaluated(found, validation=validation)
         return self.alive[0] if self.alive else None
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor] | None:
+        layout, weights = kept_whole(self.model)
+        return (self.alive[0].name, layout, weights) if self.alive else None
 
     def news(self) -> list[str]:
         return []

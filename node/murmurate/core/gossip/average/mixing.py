@@ -4,7 +4,7 @@
 to whom, and what a death, a departure or a return means for it. A driver talks to a `MixingPeer` as
 to a `Peer` (docs/protocol.md). Rules:
 
-1. A turn is due after each `commit`: one random partner on `full`, else all neighbours.
+1. A turn is due after each `publish`: one random partner on `full`, else all neighbours.
    Who makes no more updates takes turns with all of them, until the models are the same.
 2. Stop and wait: a link gets its next share when a receipt says that the last one is in. So a link
    costs one vector, a crash lets little count twice, and whoever is fast does not pour all its
@@ -50,10 +50,8 @@ from murmurate.core.message import (
     Message,
     Ping,
     PingRequest,
-    Push,
     Snapshot,
     SnapshotRequest,
-    Stamp,
 )
 from murmurate.core.replica import Replica
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
@@ -126,8 +124,15 @@ class MixingPeer:
         """Nothing of an update is kept: there is always room for the next."""
         return True
 
-    def prepare(self, delta: Delta, context: Clock, batches: Runs = ()) -> Push:
-        """An update with its id, to be `commit`ted next. Changes nothing."""
+    def under_way(self, number: int) -> bool:
+        """Updates are sent to nobody."""
+        return False
+
+    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+        """Put an update of mine in; a turn is due.
+
+        The own model makes just this step (`Averager.local`).
+        """
         if batches:
             raise LocalProtocolError("batches: a share of weights does not say whose they are")
         if not self.synced:
@@ -136,17 +141,7 @@ class MixingPeer:
             raise LocalProtocolError("delta: encoded, where weights are exchanged as they are")
         if problem := payload_problem(delta, self.replica.weights):
             raise LocalProtocolError(f"delta: {problem}")
-        return Push((Stamp(Dot(self.name, self.epoch, self.seq + 1), context),), delta)
-
-    def commit(self, push: Push) -> list[Effect]:
-        """Put an update of mine in; a turn is due.
-
-        The own model makes just this step (`Averager.local`).
-        """
-        (stamp,) = push.stamps
-        if stamp.dot != Dot(self.name, self.epoch, self.seq + 1):
-            raise LocalProtocolError(f"{stamp.dot} is not my next update")
-        dot, staleness = self.averager.local(push.payload, stamp.context)
+        dot, staleness = self.averager.local(delta, context)
         self.replica.weights = self.averager.model
         self.state.seq += 1
         self.partners.stepped()
