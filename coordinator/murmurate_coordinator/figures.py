@@ -193,9 +193,10 @@ def row(centre: Sessions, around: Around) -> Json:
         "validation_loss": report.number(reading.validation_loss),
         "validation_accuracy": report.number(reading.validation_accuracy),
         "accuracy_plain": report.number(plain.accuracy) if plain else None,
-        "accuracy_by_class": [
-            report.number(each) for each in (evaluation.accuracy_of if evaluation else ())
-        ],
+        **report.by_class(
+            evaluation.accuracy_of if evaluation else (),
+            evaluation.precision_of if evaluation else (),
+        ),
         "warnings": report.warnings_json(centre.learning.ever),
         "updates_applied": reading.pushes,
         "rejected": dict(reading.refused),

@@ -7,6 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from murmurate.core.figures.training_loss import STEPS
 from murmurate.core.staleness import Summary
@@ -48,6 +49,13 @@ class MemberTally:
     wait_s: float = 0.0
     samples_per_s: float = 0.0
     staleness: Summary = field(default_factory=Summary)
+
+    def taken(self, steps: int, samples: int, staleness: int) -> None:
+        """A push of so many steps is in the model."""
+        self.pushes += 1
+        self.steps += steps
+        self.samples += samples
+        self.staleness.add(staleness)
 
     @property
     def loss(self) -> float:
@@ -176,10 +184,16 @@ class Members:
 
     # -- over a restart ----------------------------------------------------------------------------
 
-    def memory(self) -> dict[str, list[int]]:
+    def memory(self) -> dict[str, list[Any]]:
         """What is kept of each member's tally."""
-        return {n: [t.pushes, t.steps, t.samples, t.refused] for n, t in self.tallies.items()}
+        return {
+            n: [t.pushes, t.steps, t.samples, t.refused, t.staleness.memory()]
+            for n, t in self.tallies.items()
+        }
 
-    def remember(self, memory: Mapping[str, Sequence[int]]) -> None:
-        for name, (pushes, steps, samples, refused) in memory.items():
-            self.tallies[name] = MemberTally(pushes, steps, samples, refused)
+    def remember(self, memory: Mapping[str, Sequence[Any]]) -> None:
+        """Older checkpoints have no staleness."""
+        for name, (pushes, steps, samples, refused, *more) in memory.items():
+            self.tallies[name] = tally = MemberTally(pushes, steps, samples, refused)
+            if more:
+                tally.staleness = Summary.remembered(more[0])

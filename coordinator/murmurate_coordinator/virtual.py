@@ -69,6 +69,9 @@ class VirtualSetting:
     """J: local steps for one lease."""
     step_s: Callable[[str], float] | None = None
     """The time of the next step of a member, for studies of delays; None: as its speed says."""
+    own_samples: int | None = None
+    """The stop rule of 002: a member leaves when it has trained on so many, the last one goes on.
+    None: one budget for all."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
     costs: Costs = field(default_factory=Costs)
@@ -245,12 +248,16 @@ class VirtualSubnets:
             coverage=self.solver.coverage(),
         )
 
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+        """A model of these."""
+        made = copy.deepcopy(self.model)
+        load(made, weights)
+        return made
+
     def evaluate(
         self, weights: Mapping[str, torch.Tensor], *, validation: bool = False
     ) -> Evaluation:
-        whole = copy.deepcopy(self.model)
-        load(whole, weights)
-        return measured(self.workload, whole, validation=validation)
+        return measured(self.workload, self.whole(weights), validation=validation)
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -431,6 +438,9 @@ class VirtualSubnets:
         else:
             trainer.left -= 1
             due = trainer.left <= 0
+        if self._enough(trainer):
+            self.leave(trainer.name)
+            return
         half = self.solver.half
         if due and (half.pipelined or not trainer.on_its_way):
             self._push(trainer)
@@ -441,6 +451,17 @@ class VirtualSubnets:
                 trainer.left = trainer.job.steps
         self._newer(trainer)
         self.events.after(self._step_s(trainer), self._step, trainer, life)
+
+    def _enough(self, trainer: _Trainer) -> bool:
+        """Whether it has trained on its own samples, and somebody else goes on."""
+        own = self.setting.own_samples
+        if own is None or trainer.figures.samples < own:
+            return False
+        return any(
+            not each.gone and not each.leaving
+            for each in self.trainers.values()
+            if each is not trainer
+        )
 
     def _push(self, trainer: _Trainer) -> None:
         assert trainer.job is not None

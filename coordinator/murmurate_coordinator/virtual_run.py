@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
+from murmurate.core.layout import Layout
 from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
+from murmurate.study.virtual.kept import kept_whole
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
 from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
@@ -40,6 +44,7 @@ class CentredWorld:
             seed=task.seed,
             split=task.split,
             step_s=task.paces() if task.slow_s else None,
+            own_samples=task.own_samples,
             recipe=task.recipe,
             spent=lambda: task.part(self.samples(), self.events.time),
         )
@@ -104,6 +109,11 @@ class CentredWorld:
         found = self.world.evaluate(weights, validation=validation)
         self.coordinator.evaluated(found, validation=validation)
         return self.coordinator
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor]:
+        """Of the whole model."""
+        whole = self.world.whole(self.world.solver.for_evaluation())
+        return COORDINATOR, *kept_whole(whole)
 
     def finish(self) -> dict[str, Any]:
         world, solver = self.world, self.world.solver

@@ -422,7 +422,7 @@ def test_options_are_checked(
         ),
         ('mode = "allreduce"\nrule = "hierarchical"\ngroup = 0', "whole number from 1"),
         ('mode = "allreduce"\nevery = 2', "none with mode allreduce"),
-        ('mode = "allreduce"\ncodec = "int8"', "fp32 with mode allreduce"),
+        ('mode = "allreduce"\ncodec = "int8"', "auto with mode allreduce"),
         ('mode = "hogwild"\ntopology = "ring"', "full with mode hogwild"),
     ],
 )

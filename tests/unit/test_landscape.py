@@ -227,3 +227,18 @@ def test_it_draws_a_map_and_a_surface(tmp_path: Path) -> None:
     flat = figure.axes[0]
     assert flat.get_xlabel() == f"PC 1, {part:.1%} of the variance"
     assert [text.get_text() for text in flat.get_legend().get_texts()] == ["a", "b", "start", "end"]
+
+
+def test_runs_of_several_reports_lie_in_one_plane(tmp_path: Path) -> None:
+    runs = {}
+    for name in ("sync", "async"):
+        folder = tmp_path / name
+        folder.mkdir()
+        runs[name] = kept(folder), folder
+    runs["async"][0]["trajectory"].pop("node-1")
+    found = landscape.of_runs(runs, grid=3)
+    assert list(found.paths) == ["sync, node-0", "sync, node-1", "async"]
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(ConfigError, match="of digits and lstm; expected one workload"):
+        landscape.of_runs({**runs, "b": (kept(other, workload="lstm"), other)})

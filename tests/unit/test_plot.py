@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from murmurate.errors import ConfigError
-from murmurate.study.lab import plot
+from murmurate.study.lab import plot, several
 from murmurate.watch.report import (
     CURVE_COLUMNS,
     CURVE_MAX,
@@ -100,16 +100,16 @@ def test_a_file_that_is_no_report(tmp_path: Path, text: str, problem: str) -> No
     file = tmp_path / "r.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=problem):
-        plot.run(str(file), None)
+        plot.run([str(file)], None)
     with pytest.raises(ConfigError, match="No such file"):
-        plot.run(str(tmp_path / "none.json"), None)
+        plot.run([str(tmp_path / "none.json")], None)
 
 
 def test_it_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pip install 'murmurate[lab]'")
     file = tmp_path / "r.json"
     file.write_text(json.dumps(report()))
-    assert plot.run(str(file), None) == 0
+    assert plot.run([str(file)], None) == 0
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     figure = plot.draw(report())
     assert [axes.get_ylabel() for axes in figure.axes[:6]] == [
@@ -127,7 +127,7 @@ def test_it_draws(tmp_path: Path) -> None:
     assert [list(line.get_xdata()) for line in lines] == [[0, 300], [300]]
     assert [list(line.get_ydata()) for line in lines] == [[2.0, 0.4], [0.5]]
     with pytest.raises(ConfigError, match="cannot be written"):
-        plot.run(str(file), str(tmp_path / "r.unknown"))
+        plot.run([str(file)], str(tmp_path / "r.unknown"))
 
 
 def test_what_was_held_out_is_drawn_under_its_name() -> None:
@@ -157,4 +157,27 @@ def test_curves_without_names_are_of_an_earlier_version(tmp_path: Path) -> None:
     del old["curve_columns"]
     (tmp_path / "r.json").write_text(json.dumps(old))
     with pytest.raises(ConfigError, match="of an earlier version"):
-        plot.run(str(tmp_path / "r.json"), None)
+        plot.run([str(tmp_path / "r.json")], None)
+
+
+def test_several_reports_are_drawn_into_the_same_frames(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pip install 'murmurate[lab]'")
+    for name in ("sync", "async"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(report(nc=name == "async")))
+    files = [str(tmp_path / f"{name}.json") for name in ("sync", "async")]
+    runs = {name: (report(nc=name == "async"), tmp_path) for name in ("sync", "async")}
+    figure = several.draw(plot._figure(several.INCHES), runs, "two")
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["sync", "async (NC)"]
+    assert len(figure.axes) == 4
+    assert plot.run(files, None) == 0
+    assert (tmp_path / "sync.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_of_several_runs() -> None:
+    assert several.names(["a/x.json", "b/y.json"]) == ["x", "y"]
+    assert several.names(["a/x.json", "b/x.json"]) == ["a/x", "b/x"]
+    with pytest.raises(ConfigError, match="the same report twice"):
+        several.names(["a/x.json", "a/x.json"])
+    points = several.evaluated(report(), "samples", "accuracy")
+    assert points == [(0, 0.1), (300, 0.75)]

@@ -13,6 +13,7 @@ from torch import nn
 from murmurate.core.clock import Clock
 from murmurate.core.codecs.choice import Choice
 from murmurate.core.codecs.codec import Encoder
+from murmurate.core.codecs.following import OneCodec
 from murmurate.core.intervals import Runs
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, parts_of
@@ -45,6 +46,9 @@ class Background:
 
     def context(self) -> Clock:
         return Clock()
+
+    def under_way(self, number: int) -> bool:
+        return False
 
     def has_room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
         return self.synced and self.room
@@ -222,7 +226,7 @@ def test_steps_that_cannot_be_used_are_taken_back_and_too_many_of_them_are_an_er
 
 
 def test_what_encoding_leaves_out_stays_in_the_parameters() -> None:
-    it = bench(encoder=Encoder(Choice("bf16"), SIZE))
+    it = bench(coding=OneCodec(Encoder(Choice("bf16"), SIZE)))
     it.step(torch.linspace(0.1, 1.3, SIZE))
     rest = it.values - it.background.weights
     assert 0.0 < float(rest.abs().max()) < 0.01
@@ -233,7 +237,7 @@ def test_what_encoding_leaves_out_stays_in_the_parameters() -> None:
 
 
 def test_of_the_rest_a_share_is_published_and_the_remainder_dropped() -> None:
-    it = bench(encoder=Encoder(Choice("topk", 0.1), SIZE))
+    it = bench(coding=OneCodec(Encoder(Choice("topk", 0.1), SIZE)))
     it.step(torch.arange(1.0, 1.0 + SIZE))
     before, rest = it.background.weights.clone(), it.values - it.background.weights
     it.publisher.publish_rest(0.5)

@@ -15,7 +15,7 @@ import pytest
 from murmurate.programs.cli.main import main
 from murmurate.study.race import showing, sweep, up_options
 from murmurate.study.race.race_file import lines_of, read
-from murmurate.study.race.results import curve, not_converged, reached
+from murmurate.study.race.results import curve, reached
 
 ROOT = Path(__file__).parents[2]
 FILE = """\
@@ -223,12 +223,15 @@ def test_means_of_curves_are_point_by_point() -> None:
     assert second == pytest.approx((60.0, 0.6, 0.5, 0.7))
 
 
-def test_not_converged_is_one_class_for_all() -> None:
-    row = {"accuracy_by_class": [0.0, 1.0, 0.0]}
-    assert not_converged({"test_loss_mean": 1.0, "nodes": [row]})
-    assert not_converged({"test_loss_mean": None, "nodes": []})
-    row = {"accuracy_by_class": [0.2, 1.0, 0.0]}
-    assert not not_converged({"test_loss_mean": 1.0, "nodes": [row]})
+def test_curves_of_real_processes_keep_their_ends() -> None:
+    """Two seeds that were evaluated at other moments, one of them once more."""
+    one = {"points": [[0, 0, None, 0.1], [4, 40, None, 0.5]]}
+    two = {"points": [[2, 0, None, 0.1], [3, 10, None, 0.3], [6, 60, None, 0.9]]}
+    first, middle, last = curve([one, two], "seconds", "accuracy")
+    assert first == pytest.approx((1.0, 0.1, 0.1, 0.1))
+    assert middle == pytest.approx((2.0, 0.25, 0.2, 0.3))
+    assert last == pytest.approx((5.0, 0.7, 0.5, 0.9))
+    assert curve([one, {"points": []}], "seconds", "accuracy") == []
 
 
 def test_curves_as_a_picture(file: Path, tmp_path: Path) -> None:

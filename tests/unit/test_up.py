@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import random
 import subprocess
@@ -194,6 +195,23 @@ def test_the_keys_of_the_report_are_a_contract() -> None:
     assert made["accuracy_min"] == 0.7
     assert made["test_loss_mean"] == pytest.approx(0.7)
     json.dumps(made, allow_nan=False)
+
+
+def test_not_converged_is_one_class_for_all_or_no_loss() -> None:
+    """Paper 002's mark, of those who came to the end."""
+    found = {"accuracy_by_class": [0.0, 1.0, 0.0]}
+    assert assembled([row("a") | found])["nc"]
+    assert assembled([row("a", test_loss=math.nan)])["nc"]
+    assert not assembled([row("a") | {"accuracy_by_class": [0.2, 1.0, 0.0]}])["nc"]
+    assert not assembled([row("a"), row("b") | found | {"state": "killed"}])["nc"]
+    assert not assembled([row("a", accuracy=math.nan, test_loss=math.nan)])["nc"], "never evaluated"
+
+
+def test_a_classification_report() -> None:
+    """002, Table I: 8 of 10 of class 0 were found, among 16 that were taken for it."""
+    found = report.by_class([0.8, 0.0, float("nan")], [0.5, 0.0, 0.0])
+    assert found["f1_by_class"] == [pytest.approx(8 / 13), 0.0, None]
+    assert found["accuracy_by_class"] == [0.8, 0.0, None]
 
 
 def test_the_end_is_of_those_who_came_to_it() -> None:

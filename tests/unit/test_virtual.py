@@ -60,7 +60,7 @@ def test_links_and_moments() -> None:
         ({"widths": "4,2", "config": IST}, "--widths 4,2: 2 widths for 3 peers"),
         ({"widths": "4,2,1"}, "--widths: only with --mode ist"),
         ({"slow": ["node-0=x0.5"]}, "--slow 'node-0=x0.5': [NAME=]SECONDS"),
-        ({"codec": ["int7"]}, "codec 'int7': expected fp32"),
+        ({"codec": ["int7"]}, "codec 'int7': expected auto"),
         ({"codec": ["node-9=int8"]}, "--codec 'node-9'"),
         ({"refused": {"--checkpoint": "x"}}, "--checkpoint: not with --virtual"),
     ],

@@ -563,3 +563,21 @@ def test_importing_workloads_leaves_torch_out() -> None:
         [sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_precision_is_of_what_was_put_into_a_class() -> None:
+    workload = load("digits")
+    found = workload.evaluate(AlwaysThree())
+    labels = workload._test_labels  # type: ignore[attr-defined]
+    share = float((labels == 3).double().mean())
+    assert found.accuracy == pytest.approx(share)
+    assert found.precision_of[3] == pytest.approx(share)
+    assert found.accuracy_of[3] == 1.0
+    assert {value for number, value in enumerate(found.precision_of) if number != 3} == {0.0}
+
+
+class AlwaysThree(torch.nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(len(inputs), 10)
+        logits[:, 3] = 1.0
+        return logits

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from murmurate.core.values.member_half import RULES_OF
@@ -26,6 +28,8 @@ if TYPE_CHECKING:  # torch comes with it
 
 STATUS_S = 5.0
 """So long a running node has to answer."""
+MEMBERS_ALSO = ("train.own_samples",)
+"""What members of a coordinator have in virtual time only."""
 PAPERS = ("000", "001", "002", "003", "004", "all")
 
 
@@ -119,15 +123,18 @@ def _add_plot(commands: Commands) -> None:
         "plot",
         "pictures of a run, from its report",
         "Loss and accuracy over samples and time, and the staleness at each node; with a trajectory"
-        " also the loss landscape around it, in a second picture. Needs matplotlib: pip install"
-        " 'murmurate[lab]'.",
+        " also the loss landscape around it, in a second picture. Several reports are drawn into"
+        " the same frames, and into one plane. Needs matplotlib: pip install 'murmurate[lab]'.",
         """\
 examples:
   murmurate up --report out.json && murmurate plot out.json
   murmurate up --report out.json --trajectory && murmurate plot out.json
+  murmurate plot sync.json async.json --out both.png
 """,
     )
-    plot.add_argument("report", metavar="REPORT", help="JSON file of murmurate up --report")
+    plot.add_argument(
+        "reports", metavar="REPORT", nargs="+", help="JSON files of murmurate up --report"
+    )
     plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: beside the report)")
     plot.set_defaults(run=_plot)
 
@@ -135,7 +142,7 @@ examples:
 def _plot(arguments: argparse.Namespace) -> int:
     from murmurate.study.lab import plot
 
-    return plot.run(arguments.report, arguments.out)
+    return plot.run(arguments.reports, arguments.out)
 
 
 def _add_race(commands: Commands) -> None:
@@ -248,15 +255,26 @@ def up_virtual(arguments: argparse.Namespace) -> int:
     return virtual.run(virtual_plan(arguments))
 
 
+def _budget(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: options[key] for key in ("train.samples", "train.seconds") if key in options}
+
+
 def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
     """What was asked for; ConfigError for what cannot be."""
     from murmurate.study.virtual import command as virtual
 
     options = given(arguments, UP_KEYS)
+    only_here: dict[str, Any] = {}
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
         options.setdefault("train.rule", "async")
+        only_here = {key: options.pop(key) for key in MEMBERS_ALSO if key in options}
     config = load(None, {}, options)
+    if only_here:  # checked as a peer's, for whom they are made
+        checked = load(None, {}, {"node.peers": STDIN, **_budget(options), **only_here}).train
+        fields = {key.removeprefix("train."): None for key in only_here}
+        more = {name: getattr(checked, name) for name in fields}
+        config = replace(config, train=replace(config.train, **more))
     return virtual.plan(
         arguments.nodes,
         config,
@@ -272,9 +290,9 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
         kill=arguments.kill,
         codec=arguments.codec,
         every=config.train.every if "train.every" in options else None,
+        trajectory=arguments.trajectory,
         refused={
             "--generator": arguments.generator,
-            "--trajectory": arguments.trajectory,
             "--checkpoint": config.checkpoint.dir,
             "--metrics": config.metrics.listen,
         },

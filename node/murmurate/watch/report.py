@@ -88,12 +88,19 @@ def node_row(progress: Progress) -> Json:
         "bytes_sent": progress.bytes_sent,
         "bytes_received": progress.bytes_received,
         "bytes_by_codec": dict(progress.bytes_by_codec),
-        "accuracy_by_class": [],
+        **by_class((), ()),
         "delay_updates": 0.0,
         "overtaken_updates": 0.0,
         "catching_up": progress.catching_up,
         "warnings": warnings_json(progress.warnings),
     }
+
+
+def by_class(recall: Sequence[float], precision: Sequence[float]) -> Json:
+    """The keys of a row about each class: a classification report, as 002's Table I."""
+    f1 = [2 * p * r / (p + r) if p + r else 0.0 for p, r in zip(precision, recall, strict=False)]
+    kinds = {"accuracy_by_class": recall, "precision_by_class": precision, "f1_by_class": f1}
+    return {key: [number(each) for each in values] for key, values in kinds.items()}
 
 
 def warnings_json(warnings: Iterable[LearningWarning]) -> list[Json]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from murmurate.core.figures.progress import Progress
 from murmurate.edge.net.description import Description
-from murmurate.watch.report import empty_row, node_row, number, warned
+from murmurate.watch.report import by_class, empty_row, node_row, number, warned
 
 Json = dict[str, Any]
 
@@ -41,7 +41,8 @@ def as_json(description: Description) -> Json:
 def member_row(name: str, told: Progress | None) -> Json:
     """A row of the report, and what is of this moment."""
     row = empty_row(name) if told is None else node_row(told)
-    del row["accuracy_by_class"], row["role"]  # known to the node itself only
+    for key in (*by_class((), ()), "role"):  # known to the node itself only
+        del row[key]
     now = told or Progress(name=name, epoch=0, version=0)
     return {
         **row,

@@ -72,6 +72,8 @@ class Evaluation:
     accuracy: float
     accuracy_of: tuple[float, ...] = ()
     """By class, where there are classes; nan for one of which the data have none."""
+    precision_of: tuple[float, ...] = ()
+    """Of what was put into a class, how much belongs there; 0 where nothing was."""
 
 
 class Workload(Protocol):

@@ -102,15 +102,19 @@ class Classification:
         model.eval()
         loss, count = 0.0, len(all_labels)
         classes = int(max(self._labels.max(), self._test_labels.max())) + 1
-        there, right = torch.zeros(2, classes, dtype=torch.int64)
+        there, right, said = torch.zeros(3, classes, dtype=torch.int64)
         with torch.no_grad():
             for start in range(0, count, EVALUATION_BATCH):
                 here = slice(start, start + EVALUATION_BATCH)
                 labels = all_labels[here]
                 logits = model(self._numbers(all_inputs[here]))
                 loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                chosen = logits.argmax(1)
                 there += torch.bincount(labels, minlength=classes)
-                right += torch.bincount(labels[logits.argmax(1) == labels], minlength=classes)
+                right += torch.bincount(labels[chosen == labels], minlength=classes)
+                # A class that no label names may be chosen all the same, of a larger output.
+                said += torch.bincount(chosen, minlength=classes)[:classes]
         model.train()
-        by_class = tuple((right.double() / there).tolist())  # 0 / 0 is nan
-        return Evaluation(loss / count, int(right.sum()) / count, by_class)
+        recall = tuple((right.double() / there).tolist())  # 0 / 0 is nan
+        precision = tuple((right.double() / said.clamp(min=1)).tolist())
+        return Evaluation(loss / count, int(right.sum()) / count, recall, precision)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 
 from murmurate.core import topology
+from murmurate.core.clock import Dot
 from murmurate.core.gossip.in_flight import Transit
 from murmurate.core.gossip.outbox import Outbox
 from murmurate.core.gossip.state import PeerState
@@ -101,6 +102,12 @@ class PushDelivery:
             for to in near
         )
         return not near or free >= free_min
+
+    def under_way(self, dot: Dot) -> bool:
+        """Whether an update is still to get to most neighbours: it waits for them, or flies."""
+        near = self.neighbours()
+        left = sum(self.outbox.holds(to, dot) or self.transit.flies(to, (dot,)) for to in near)
+        return 2 * left > len(near)
 
     def _would_wait(self, to: str) -> bool:
         """Whether an update made now would wait for a link that is busy with another.

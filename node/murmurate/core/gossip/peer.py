@@ -180,6 +180,10 @@ class Peer:
         free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
         return free and self._pruning.has_room(nbytes)
 
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most neighbours."""
+        return self._delivery.under_way(Dot(self.name, self.epoch, number))
+
     def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Make an update: it gets my next id, goes into the weights and is passed on.
 

@@ -137,6 +137,10 @@ class GossipPeer(Driven, Protocol):
         """Whether an update of that size should be made now, or be added to the next one."""
         ...
 
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most of those it is sent to."""
+        ...
+
     # -- what the links take ---------------------------------------------------------------------
 
     def take(self, to: str, now: float) -> Push | Share | None:

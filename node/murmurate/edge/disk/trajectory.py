@@ -79,6 +79,8 @@ class Kept:
     weights: np.ndarray[Any, np.dtype[np.float32]]
     """One row for each point."""
     about: Mapping[str, str]
+    at_s: np.ndarray[Any, np.dtype[np.float64]]
+    """Of each point: seconds since the first."""
 
 
 def read(file: Path) -> Kept:
@@ -87,7 +89,8 @@ def read(file: Path) -> Kept:
 
     try:
         with safe_open(file, framework="numpy") as held:
-            return Kept(held.get_tensor("weights"), dict(held.metadata() or {}))
+            about = dict(held.metadata() or {})
+            return Kept(held.get_tensor("weights"), about, held.get_tensor("at_s"))
     except (OSError, SafetensorError) as error:
         raise ConfigError(
             f"{file}: {error}; expected a file of murmurate up --trajectory"

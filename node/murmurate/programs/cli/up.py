@@ -66,8 +66,8 @@ examples:
         metavar="[NAME=]CODEC",
         action="append",
         default=[],
-        help="how updates are sent: fp32, bf16, int8 or topk; of all nodes, or of one; again for"
-        " more",
+        help="how updates are sent: auto, fp32, bf16, int8 or topk; of all nodes, or of one; again"
+        " for more",
     )
     up.add_argument(
         "--widths",

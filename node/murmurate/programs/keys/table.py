@@ -168,7 +168,9 @@ class TrainConfig:
     topology: str = key(
         one_of(TOPOLOGIES), "full", f"who sends to whom: {', '.join(TOPOLOGIES)}", GOSSIP
     )
-    codec: str = key(CODEC, "fp32", "how updates are sent: fp32, bf16, int8 or topk", Role.PEER)
+    codec: str = key(
+        CODEC, "auto", "how updates are sent: auto, fp32, bf16, int8 or topk", Role.PEER
+    )
     slow_s: Slowness = key(
         SLOWNESS,
         Slowness(),

@@ -129,9 +129,22 @@ def _ticks(feet: Array, grid: int) -> Array:
 
 
 def of_report(report: Mapping[str, Any], folder: Path, grid: int = GRID) -> Landscape:
-    """From the files that a report names, which lie in its folder, and the workload's test set."""
-    files = {name: folder / file for name, file in report["trajectory"].items()}
-    kept = {name: trajectory.read(file) for name, file in files.items()}
+    """Of one run, whose files lie in this folder."""
+    return of_runs({"": (report, folder)}, grid)
+
+
+def of_runs(runs: Mapping[str, tuple[Mapping[str, Any], Path]], grid: int = GRID) -> Landscape:
+    """All of these in one plane: by name a report and the folder of the files that it names. The
+    loss is that of the workload's test set."""
+    kept = {}
+    for run, (report, folder) in runs.items():
+        for name, file in (report.get("trajectory") or {}).items():
+            alone = len(report["trajectory"]) == 1
+            called = name if len(runs) == 1 else run if alone else f"{run}, {name}"
+            kept[called] = trajectory.read(folder / file)
+    workloads_of = sorted({each.about.get("workload", "") for each in kept.values()})
+    if len(workloads_of) > 1:
+        raise ConfigError(f"trajectory: of {' and '.join(workloads_of)}; expected one workload")
     shapes = {each.weights.shape[1] for each in kept.values()}
     if len(shapes) != 1:
         raise ConfigError(f"trajectory: models of {len(shapes)} sizes; expected one")

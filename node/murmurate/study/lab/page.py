@@ -16,8 +16,9 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 TICKS = 5
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c1917; background: #fff;
-  max-width: 1020px; margin: 24px auto; padding: 0 16px; }
+  max-width: 1180px; margin: 24px auto; padding: 0 16px; }
 h1 { font-size: 22px; } h2 { font-size: 18px; margin-top: 28px; }
+div.wide { overflow-x: auto; } div.wide table { font-size: 13px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 8px 0; }
 th, td { padding: 4px 10px; border-bottom: 1px solid #e7e5e4; text-align: left;
   vertical-align: top; }
@@ -59,11 +60,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool =
         how = ' class="number"' if numbers and place else ""
         return f"<{kind}{how}>{what}</{kind}>"
 
-    made = ["<table><tr>", *(cell("th", place, text(each)) for place, each in enumerate(head))]
+    made = [
+        '<div class="wide"><table><tr>',
+        *(cell("th", place, text(each)) for place, each in enumerate(head)),
+    ]
     made.append("</tr>")
     for row in rows:
         made += ["<tr>", *(cell("td", place, each) for place, each in enumerate(row)), "</tr>\n"]
-    return "".join([*made, "</table>"])
+    return "".join([*made, "</table></div>"])
 
 
 def chart(
@@ -175,7 +179,7 @@ class _Scale:
 
 
 def _tick(value: float) -> str:
-    return f"{value:,.4g}" if abs(value) < 1e5 else f"{value:.3g}"
+    return f"{value:,.10g}" if value == round(value, 3) and abs(value) < 1e7 else f"{value:.3g}"
 
 
 def _places(places: Iterable[tuple[float, float]]) -> str:

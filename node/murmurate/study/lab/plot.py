@@ -1,8 +1,9 @@
-"""`murmurate plot report.json`: pictures of a run, from its report (extra `lab`).
+"""`murmurate plot report.json …`: pictures of a run, from its report (extra `lab`).
 
 Training loss, test loss and accuracy of every node over the samples of the whole swarm and over
 time, and how stale its updates were where they were applied, beside what theory expects. If the run
-kept its trajectory, a second picture: the loss landscape around it.
+kept its trajectory, a second picture: the loss landscape around it. Of several reports `several.py`
+draws the first picture, and their trajectories lie in one plane.
 """
 
 from __future__ import annotations
@@ -46,18 +47,26 @@ CUT = 1.6
 """The surface is cut off at so many times the highest loss on the way."""
 
 
-def run(file: str, out: str | None) -> int:
-    """A PNG beside the report, or where `out` says; its format is that of the name. With a
+def run(files: Sequence[str], out: str | None) -> int:
+    """A PNG beside the first report, or where `out` says; its format is that of the name. With a
     trajectory one more, `-landscape` added to its name."""
-    report = read(file)
-    target = Path(out) if out is not None else Path(file).with_suffix(".png")
-    _save(draw(report), target)
-    if report.get("trajectory"):
-        from murmurate.study.lab import landscape
+    from murmurate.study.lab import landscape, several
 
-        around = landscape.of_report(report, Path(file).parent)
+    reports = [read(file) for file in files]
+    names = several.names(files)
+    target = Path(out) if out is not None else Path(files[0]).with_suffix(".png")
+    folders = [Path(file).parent for file in files]
+    runs = dict(zip(names, zip(reports, folders, strict=True), strict=True))
+    heading = title(reports[0])
+    if len(reports) > 1:
+        heading = f"{len(reports)} runs of {several.workload(reports)}"
+        _save(several.draw(_figure(several.INCHES), runs, heading), target)
+    else:
+        _save(draw(reports[0]), target)
+    if any(report.get("trajectory") for report in reports):
+        around = landscape.of_runs(runs)
         second = target.with_name(f"{target.stem}-landscape{target.suffix}")
-        _save(draw_landscape(around, title(report)), second)
+        _save(draw_landscape(around, heading), second)
     return 0
 
 

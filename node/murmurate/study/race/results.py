@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from murmurate.study.race.race_file import RaceFile
-from murmurate.watch.report import says_one_class
 
 Json = dict[str, Any]
 FIGURES = (
@@ -34,7 +34,7 @@ def distilled(report: Json) -> Json:
     return {
         "accuracy": report["accuracy_mean"],
         "loss": report["test_loss_mean"],
-        "nc": not_converged(report),
+        "nc": report["nc"] or report["test_loss_mean"] is None,
         "samples": report["samples"],
         "wall_s": wall_s,
         "samples_per_s": report["samples"] / wall_s if wall_s else None,
@@ -45,13 +45,6 @@ def distilled(report: Json) -> Json:
         "wait": statistics.fmean(waits) if waits else None,
         "points": points_of(report),
     }
-
-
-def not_converged(report: Json) -> bool:
-    """NC, as paper 002 marks it: a loss that is not a number, or one class for everything."""
-    if report["test_loss_mean"] is None:
-        return True
-    return any(says_one_class(row) for row in report["nodes"])
 
 
 def points_of(report: Json) -> list[list[float | None]]:
@@ -138,13 +131,37 @@ def rows(
 def curve(
     results: Sequence[Json], along: str, what: str
 ) -> list[tuple[float, float, float, float]]:
-    """Of several seeds: place, mean, least and most, point by point as far as all have them."""
+    """Of several seeds: place, mean, least and most. Point by point, where all were evaluated
+    alike; real processes are not, so there each is taken at equal parts of its own way."""
     x, y = {"seconds": 0, "samples": 1}[along], {"loss": 2, "accuracy": 3}[what]
+    ways = [
+        [(point[x], point[y]) for point in each["points"] if point[y] is not None]
+        for each in results
+    ]
+    if not all(ways) or not ways:
+        return []
+    if len({len(way) for way in ways}) > 1:
+        parts = sorted({round(part, 3) for way in ways for part in _parts(way)})
+        ways = [[_at(way, part) for part in parts] for way in ways]
     made = []
-    for points in zip(*(each["points"] for each in results), strict=False):
-        known = [(point[x], point[y]) for point in points if point[y] is not None]
-        if len(known) == len(results):
-            values = [value for _, value in known]
-            at = statistics.fmean(place for place, _ in known)
-            made.append((at, statistics.fmean(values), min(values), max(values)))
+    for points in zip(*ways, strict=True):
+        values = [value for _, value in points]
+        at = statistics.fmean(place for place, _ in points)
+        made.append((at, statistics.fmean(values), min(values), max(values)))
     return made
+
+
+def _parts(way: Sequence[tuple[float, float]]) -> list[float]:
+    """How far each point is from the first to the last."""
+    first, last = way[0][0], way[-1][0]
+    return [(place - first) / (last - first) if last > first else 1.0 for place, _ in way]
+
+
+def _at(way: Sequence[tuple[float, float]], part: float) -> tuple[float, float]:
+    """Place and value at a part of the way, by straight lines."""
+    first, last = way[0][0], way[-1][0]
+    place = first + part * (last - first)
+    for (a, low), (b, high) in itertools.pairwise(way):
+        if b > a and place <= b:
+            return place, low + (high - low) * max(0.0, place - a) / (b - a)
+    return place, way[-1][1]

@@ -16,7 +16,8 @@ from murmurate.study.race.results import FIGURES, TARGETS, curve
 Json = dict[str, Any]
 Results = Mapping[tuple[str, str, int], Json]
 ALONG = (("seconds", "seconds"), ("samples", "samples of all nodes"))
-PLAIN_WIDTH = 160
+PLAIN_WIDTH = 180
+MANY = 1000
 
 
 def told_rates(race: RaceFile) -> str:
@@ -38,11 +39,11 @@ def told(key: str, value: float | None, deviation: float | None = None) -> str:
     if key in ("accuracy", "wait"):
         unit, scale, digits = " %", 100.0, 2
     elif "bytes" in key:
-        unit, scale = " MB", 1e-6
+        unit, scale, digits = " MB", 1e-6, 2
     elif key in ("staleness", "staleness_p99", "target_s"):
         digits = 2
     elif key == "samples_per_s":
-        digits = 1
+        digits = 0 if value >= MANY else 1
     text = f"{scale * value:,.{digits}f}"
     if deviation is not None:
         text += f" ± {scale * deviation:,.{digits}f}"

@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +46,7 @@ from murmurate.watch.view import LiveView, Scene
 from murmurate.workloads import load as load_workload
 
 if TYPE_CHECKING:  # torch comes with them
-    from murmurate.core.codecs.codec import Encoder
+    from murmurate.study.virtual.kept import VirtualTrajectory
     from murmurate.study.virtual.task import Engine, Figures, VirtualTraining
 
 GROUP = "murmurate.virtual"
@@ -75,6 +74,7 @@ class VirtualPlan:
     leaves_s: Mapping[str, float] = field(default_factory=dict)
     kills: tuple[Kill, ...] = ()
     every: int | None = None
+    trajectory: bool = False
     codecs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -94,6 +94,7 @@ def plan(
     kill: Sequence[str] = (),
     codec: Sequence[str] = (),
     every: int | None = None,
+    trajectory: bool = False,
     refused: Mapping[str, object] | None = None,
 ) -> VirtualPlan:
     """ConfigError with a line for each mistake. `refused`: options that need a real machine."""
@@ -163,6 +164,8 @@ def plan(
                 link_bytes_s = value
             else:
                 speeds |= {each: value for each in names if each not in speeds}
+    if trajectory and config.report.path is None:
+        problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     for text in slow:
         try:
             slow_s |= parse_slow(text, names)
@@ -199,13 +202,13 @@ def plan(
         leaves_s=moments["--leave"],
         kills=tuple(kills),
         every=every,
+        trajectory=trajectory,
         codecs=codecs,
     )
 
 
 _REFUSED = {
     "--generator": "peers draw their own batches",
-    "--trajectory": "nothing is kept on the way",
     "--checkpoint": "the same command gives the same run",
     "--metrics": "there is no process to ask; see --report",
 }
@@ -230,14 +233,6 @@ def engine(mode: str) -> Callable[[VirtualTraining], Engine]:
         raise ConfigError(f"--mode {mode}: not in virtual time; {have}")
     make: Callable[[VirtualTraining], Engine] = found[mode].load()
     return make
-
-
-def _encoders(codecs: Mapping[str, str]) -> dict[str, Callable[[int], Encoder]]:
-    """The simulator does not know how numbers are encoded; it is told here."""
-    from murmurate.core.codecs.codec import Encoder
-
-    choices = {name: parse_codec(codec) for name, codec in codecs.items()}
-    return {name: partial(Encoder, choice) for name, choice in choices.items() if not choice.plain}
 
 
 class _Run:
@@ -294,13 +289,19 @@ class _Run:
             samples=self.samples,
             seconds=self.seconds,
             validates=train.validation is not None,
-            encoders=_encoders(plan.codecs),
+            codecs={name: parse_codec(codec) for name, codec in plan.codecs.items()},
         )
         self.engine = engine(train.mode)(self.task)
         self.kills = sorted(plan.kills, key=lambda kill: kill.part)
         self.curves: dict[str, list[report.CurvePoint]] = {}
         self.evaluations = EvaluationPlan(train.evaluate_s)
         self.validates = train.validation is not None
+        self.trajectory: VirtualTrajectory | None = None
+        if plan.trajectory:
+            from murmurate.study.virtual.kept import VirtualTrajectory
+
+            self.trajectory = VirtualTrajectory(self.engine)
+            self.trajectory.take(0.0)
         self.computed = 0.0
 
     @property
@@ -344,6 +345,8 @@ class _Run:
         """One node, or the whole model; at the end all are."""
         now = self.engine.events.time
         if self.evaluations.due(now, self.part):
+            if self.trajectory is not None:
+                self.trajectory.take(now)
             one = self.engine.evaluate(validation=self.validates)
             if one is not None:
                 self._note(one, now, evaluated=True)
@@ -405,7 +408,7 @@ class _Run:
                 "accuracy": report.number(one.accuracy),
                 "validation_loss": report.number(one.validation_loss),
                 "validation_accuracy": report.number(one.validation_accuracy),
-                "accuracy_by_class": [report.number(each) for each in one.accuracy_of],
+                **report.by_class(one.accuracy_of, one.precision_of),
                 "updates_published": one.published,
                 "updates_applied": one.applied,
                 "duplicates": one.duplicates,
@@ -464,6 +467,7 @@ class _Run:
             made["samples"] = self.engine.samples()
         for one in figures:
             self._note(one, wall_s, evaluated=one.state == "done")
+        more["trajectory"] = self._kept(wall_s)
         return (
             made
             | {
@@ -485,6 +489,17 @@ class _Run:
             }
             | more
         )
+
+    def _kept(self, wall_s: float) -> dict[str, str]:
+        """The files of the trajectory, with its last point: of the end."""
+        train, path = self.plan.config.train, self.plan.config.report.path
+        if self.trajectory is None or path is None:
+            return {}
+        self.trajectory.take(wall_s)
+        about = {"workload": train.workload}
+        if train.data is not None:
+            about["data"] = str(Path(train.data).resolve())
+        return self.trajectory.save(Path(path).with_suffix(".trajectory"), about)
 
     def _predicted(self) -> float | None:
         """By the law, from what was set; the staleness that was counted is not used."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from murmurate.core.codecs.choice import AUTO, Choice
 from murmurate.core.driver import Driver, Life, NoDisk, Ports
 from murmurate.core.gossip.config import COMPANY_MAX, PeerConfig
 from murmurate.core.gossip.protocol import GossipPeer
@@ -31,6 +32,7 @@ from murmurate.study.sim.events import Events
 from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.node import VirtualBackground, VirtualNode, VirtualPorts
 from murmurate.study.virtual.task import Figures, VirtualTraining
+from murmurate.training.coding import coding_for
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
@@ -61,7 +63,8 @@ class GossipWorld:
             raise ConfigError(f"peers_data {task.data!r}: {what}")
         if what := strength_problem(task.rule, task.strength):
             raise ConfigError(f"strength {task.strength}: {what}")
-        if task.encoders and not WAYS[task.rule].sends_updates:
+        coded = any(not choice.plain for choice in task.codecs.values())
+        if coded and not WAYS[task.rule].sends_updates:
             raise ConfigError(f"codec: rule {task.rule!r} exchanges weights as they are")
         self.task = task
         self.events = Events()
@@ -119,7 +122,7 @@ class GossipWorld:
             rates=RateSchedule(optimizer, task.recipe),
         )
         node.fold_s = task.fold_s(name)
-        way, make = WAYS[task.rule], task.encoders.get(name)
+        way = WAYS[task.rule]
         gain = OptimizerGain(optimizer, parameters)
         every = task.every or way.steps(task.data, gain.kind)
         node.likeness = Likeness(layout.trained)
@@ -132,14 +135,17 @@ class GossipWorld:
             data=task.data,
             likeness=node.likeness,
         )
+        rule = way.publishing()(making)
+        # Links that take no time for a message have nothing to say.
+        choice = task.codecs.get(name, Choice(AUTO) if self.links.narrow else Choice())
         node.publisher = Publisher(
             VirtualBackground(self, node),
             layout,
             parameters,
-            way.publishing()(making),
+            rule,
             gain,
             every=every,
-            encoder=make(layout.size) if make is not None else None,
+            coding=coding_for(choice, layout, rule),
             statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
         )
         ports = VirtualPorts(self, node)
@@ -345,6 +351,12 @@ class GossipWorld:
                 found = measured(self.task.workload, model, validation=validation)
                 node.figures.evaluated(found, validation=validation)
                 return node.figures
+        return None
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor] | None:
+        for name, node in self.nodes.items():
+            if node.figures.state in ("training", "done"):
+                return name, node.layout, node.peer.replica.weights
         return None
 
     def news(self) -> list[str]:

@@ -91,6 +91,9 @@ class VirtualBackground:
             return peer.synced  # nothing waits, ever
         return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
 
+    def under_way(self, number: int) -> bool:
+        return self._node.peer.under_way(number)
+
     def gives_snapshot(self) -> bool:
         return False
 

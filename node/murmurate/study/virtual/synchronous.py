@@ -19,6 +19,7 @@ from murmurate.core.layout import Layout
 from murmurate.core.staleness import Summary
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
+from murmurate.study.virtual.kept import kept_whole
 from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.recipes import RateSchedule
@@ -130,6 +131,10 @@ class SynchronousMean:
         for one in self.alive:
             one.evaluated(found, validation=validation)
         return self.alive[0] if self.alive else None
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor] | None:
+        layout, weights = kept_whole(self.model)
+        return (self.alive[0].name, layout, weights) if self.alive else None
 
     def news(self) -> list[str]:
         return []

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from murmurate.core.codecs.codec import Encoder
+import torch
+
+from murmurate.core.codecs.choice import Choice
 from murmurate.core.figures.learning import Learning
+from murmurate.core.layout import Layout
 from murmurate.core.staleness import Summary
 from murmurate.core.values.recipe import Recipe
 from murmurate.core.values.slowness import Slowness
@@ -45,10 +48,10 @@ class VirtualTraining:
     costs: Costs = field(default_factory=Costs)
     """Of a step and of folding, at speed 1."""
     slow_s: Mapping[str, Slowness] = field(default_factory=dict)
-    """Mode gossip: what is waited after each step, by name."""
+    """What is waited after each step, by name; in step all wait for the slowest."""
     own_samples: int | None = None
-    """Mode gossip: the stop rule of 002. A node leaves when it has trained on so many by itself,
-    and the last one goes on alone."""
+    """The stop rule of 002. A node leaves when it has trained on so many by itself, and the last
+    one goes on alone."""
     widths: Mapping[str, float] = field(default_factory=dict)
     """Mode ist: how large a subnet, relative to the others'; 1 for the others."""
     memory_bytes: int | None = None
@@ -78,8 +81,8 @@ class VirtualTraining:
     """The budget, as far as the recipe goes by it; whoever carries out the events ends the run."""
     validates: bool = False
     """The workload holds a part of its training data out, which is evaluated on at the end too."""
-    encoders: Mapping[str, Callable[[int], Encoder]] = field(default_factory=dict)
-    """Mode gossip: what makes the encoder of a node, for so many numbers; the others send plain."""
+    codecs: Mapping[str, Choice] = field(default_factory=dict)
+    """Mode gossip: the forms in which nodes send; of the others the links decide, if narrow."""
 
     def __post_init__(self) -> None:
         known = set(self.names)
@@ -165,6 +168,7 @@ class Figures:
     test_loss: float = math.nan
     accuracy: float = math.nan
     accuracy_of: tuple[float, ...] = ()
+    precision_of: tuple[float, ...] = ()
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     published: int = 0
@@ -185,7 +189,7 @@ class Figures:
             self.validation_loss, self.validation_accuracy = found.loss, found.accuracy
         else:
             self.test_loss, self.accuracy = found.loss, found.accuracy
-            self.accuracy_of = found.accuracy_of
+            self.accuracy_of, self.precision_of = found.accuracy_of, found.precision_of
 
 
 class Engine(Protocol):
@@ -205,6 +209,10 @@ class Engine(Protocol):
     def evaluate(self, *, validation: bool = False) -> Figures | None:
         """Evaluate one live node, or the whole model, as it is now: on the test set, or on what was
         held out. Whose figures have it; None: nobody lives. Training does not notice."""
+
+    def weights(self) -> tuple[str, Layout, torch.Tensor] | None:
+        """Of what `evaluate` looks at: whose they are, their layout, and flat; for a trajectory.
+        None: nobody lives."""
 
     def news(self) -> list[str]:
         """What a person should hear now, one line each."""

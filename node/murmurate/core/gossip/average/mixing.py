@@ -123,6 +123,10 @@ class MixingPeer:
         """Nothing of an update is kept: there is always room for the next."""
         return True
 
+    def under_way(self, number: int) -> bool:
+        """Updates are sent to nobody."""
+        return False
+
     def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Put an update of mine in; a turn is due.
 
