@@ -22,6 +22,7 @@ from murmurate_coordinator.checkpointer import MODEL, CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.journal import Journal, JournaledSolver
 from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.effects import MemberPush
 from murmurate_coordinator.solvers.protocol import LIFE, Solver
 from murmurate_coordinator.solvers.table import new_solver
 from murmurate_coordinator.whole_model import WholeModel
@@ -86,6 +87,7 @@ def opened(
         return Sessions(journaled, run=it.run, instance=instance, now=now)
 
     now = time.monotonic()
+    since: list[tuple[MemberPush, int]] = []
     if saved is None:
         first = secrets.randbelow(LIVES) * LIFE + 1
         solver = new_solver(
@@ -98,10 +100,11 @@ def opened(
         )
         return Opened(centre=sessions(solver), keeper=keeper, journal=journal)
     try:
-        solver = restore(saved, whole.structure, rng, replay=_replay(saved, journal), **settings)
+        replay = _replay(saved, journal, since)
+        solver = restore(saved, whole.structure, rng, replay=replay, **settings)
         centre = sessions(solver)
         before_s = float(saved.about["trained_s"])
-        centre.members.remember(saved.about["tallies"])
+        centre.remember(saved.about["tallies"], since)
         centre.late = int(saved.about["revoked"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{kept.dir}: {type(error).__name__}: {error}") from None
@@ -114,7 +117,12 @@ def opened(
     )
 
 
-def _replay(saved: SavedSolver, journal: Journal | None) -> Callable[[Solver], object] | None:
+def _replay(
+    saved: SavedSolver, journal: Journal | None, taken: list[tuple[MemberPush, int]]
+) -> Callable[[Solver], object] | None:
+    """Makes the calls since the checkpoint again. The pushes that were taken are put down, each
+    with its staleness."""
     if journal is None:
         return None
-    return lambda solver: journal.replay(solver, int(saved.about["journal"]))
+    first = int(saved.about["journal"])
+    return lambda solver: taken.extend(journal.replay(solver, first))
