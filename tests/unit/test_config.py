@@ -422,7 +422,7 @@ def test_options_are_checked(
         ),
         ('mode = "allreduce"\nrule = "hierarchical"\ngroup = 0', "whole number from 1"),
         ('mode = "allreduce"\nevery = 2', "none with mode allreduce"),
-        ('mode = "allreduce"\ncodec = "int8"', "auto with mode allreduce"),
+        ('mode = "allreduce"\ncodec = "int8"', "fp32 with mode allreduce"),
         ('mode = "hogwild"\ntopology = "ring"', "full with mode hogwild"),
     ],
 )
@@ -436,3 +436,5 @@ def test_a_mode_in_step_has_a_rule_of_its_own(tmp_path: Path) -> None:
     for mode, rule in (("allreduce", "flat"), ("hogwild", "hogwild")):
         file.write_text(f'[train]\nmode = "{mode}"\n', encoding="utf-8")
         assert load(str(file)).train.rule == rule
+        file.write_text(f'[train]\nmode = "{mode}"\ncodec = "fp32"\n', encoding="utf-8")
+        assert load(str(file)).train.codec == "fp32"

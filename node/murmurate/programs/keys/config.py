@@ -207,6 +207,8 @@ def _not_for(key: Key, value: object, mode: str) -> str:
         return f"none with mode {mode}: it is the coordinator's"
     if not key.roles & NODE:
         return "only with mode hub"
+    if ROLE_OF[mode] is Role.IN_STEP and key.path == "train.codec":  # all is sent as it is
+        return "" if parse_codec(str(value)).plain else f"fp32 with mode {mode}"
     if ROLE_OF[mode] is Role.IN_STEP and Role.PEER in key.roles:
         if key.default is None:
             return f"none with mode {mode}"
