@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--regimes": (",".join(cells.REGIMES), "also " + ", ".join(cells.MORE_REGIMES)),
         "--lr-factors": ("1", "of the rate that suits one node, such as 0.3,1,3,7"),
         "--splits": ("none", 'who trains on what: none, labels, "dirichlet(0.1)"'),
-        "--codecs": ("fp32", "how updates are sent"),
+        "--codecs": ("auto", "how updates are sent"),
     }
     for option, (default, about) in some.items():
         shown = f"{about} (default {default})" if default else about

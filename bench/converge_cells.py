@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from murmurate.core.codecs.choice import AUTO, parse_codec
 from murmurate.core.gossip.ways import WAYS, data_problem
 from murmurate.core.layout import Layout
 from murmurate.study.race.results import reached
@@ -69,7 +70,7 @@ class Cell:
     regime: str = "equal"
     lr_factor: float = 1.0
     split: str = "none"
-    codec: str = "fp32"
+    codec: str = AUTO
     seed: int = 0
     steps: int = 300
     text: str = ""
@@ -100,7 +101,9 @@ class Cell:
             return "ten labels for more peers than that"
         if self.split != "none" and TASKS[self.workload].text:
             return "text has no labels"
-        if self.codec != "fp32" and (self.rule == SYNCHRONOUS or not WAYS[self.way].sends_updates):
+        if self.codec not in (AUTO, "fp32") and (
+            self.rule == SYNCHRONOUS or not WAYS[self.way].sends_updates
+        ):
             return "sends no updates"
         return None
 
@@ -215,12 +218,9 @@ def _engine(
         )  # fmt: skip
         return SynchronousMean(task)
     way, _, data = cell.rule.partition(":")
-    if cell.codec != "fp32":
-        from murmurate.core.codecs.choice import parse_codec
-        from murmurate.core.codecs.codec import Encoder
-
-        make = functools.partial(Encoder, parse_codec(cell.codec))
-        circumstances["encoders"] = {f"node-{number}": make for number in range(cell.n)}
+    if cell.codec != AUTO:
+        choice = parse_codec(cell.codec)
+        circumstances["codecs"] = {f"node-{number}": choice for number in range(cell.n)}
     return GossipWorld(
         VirtualTraining(
             workload=workload,

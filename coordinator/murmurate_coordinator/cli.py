@@ -59,6 +59,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0
-    from murmurate_coordinator.program import run
+    from murmurate.programs.run import run
+    from murmurate_coordinator.program import CoordinatorRole
 
-    return run(config, events=arguments.events)
+    events = arguments.events
+    return run(config, CoordinatorRole(config), events=events, launched=events)

@@ -16,6 +16,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +25,7 @@ import torch
 from murmurate.core.partition.structure import Structure
 from murmurate.edge.net.batch_values import as_bytes, swapped
 from murmurate.edge.net.subnet_values import dtype_of
-from murmurate_coordinator.solvers.effects import Effect, MemberPush
+from murmurate_coordinator.solvers.effects import Effect, MemberPush, PushAccepted
 from murmurate_coordinator.solvers.protocol import Capacity, Json, Solver
 
 log = logging.getLogger("murmurate")
@@ -88,18 +89,21 @@ class Journal:
             old.unlink(missing_ok=True)
         return self.number
 
-    def replay(self, solver: Solver, first: int) -> int:
-        """Make all calls from this number on; how many there were."""
+    def replay(self, solver: Solver, first: int) -> list[tuple[MemberPush, int]]:
+        """Make all calls from this number on. The pushes that were taken, and their staleness."""
         self.number = first
+        taken: list[tuple[MemberPush, int]] = []
         for path in self._files():
             if int(path.stem.removeprefix("journal-")) < first:
                 continue
             for number, about, values in self._records(path):
                 if number != self.number:
-                    return self.number - first  # one is missing: what follows cannot be made again
-                call(solver, about, values)
+                    return taken  # one is missing: what follows cannot be made again
+                effects = call(solver, about, values)
                 self.number += 1
-        return self.number - first
+                if effects and isinstance(first_of := effects[0], PushAccepted):
+                    taken.append((_counts(about), first_of.staleness or 0))
+        return taken
 
     def close(self) -> None:
         if self._file is not None:
@@ -142,24 +146,30 @@ class Journal:
         return out
 
 
-def call(solver: Solver, about: Json, values: dict[str, torch.Tensor]) -> None:
+def _counts(about: Json) -> MemberPush:
+    """A push without what was in it."""
+    plan, lease, version, steps, samples = about["push"]
+    return MemberPush(str(about["peer"]), plan, lease, version, steps, samples, {})
+
+
+def call(solver: Solver, about: Json, values: dict[str, torch.Tensor]) -> list[Effect]:
     """One of them, made again."""
     peer = str(about["peer"])
     match about["call"]:
         case "join":
             speed, memory = about["capacity"]
-            solver.join(peer, Capacity(speed=speed, memory_bytes=memory))
+            return solver.join(peer, Capacity(speed=speed, memory_bytes=memory))
         case "leave":
-            solver.leave(peer)
+            return solver.leave(peer)
         case "again":
-            solver.again(peer)
+            return solver.again(peer)
         case "away":
             solver.away(peer, gone=bool(about["gone"]))
         case "rate":
             solver.at_rate(float(about["factor"]))
         case "push":
-            plan, lease, version, steps, samples = about["push"]
-            solver.push(MemberPush(peer, plan, lease, version, steps, samples, values))
+            return solver.push(replace(_counts(about), values=values))
+    return []
 
 
 class JournaledSolver:

@@ -10,53 +10,40 @@ wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import json
 import math
 import secrets
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 
 from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.sources import Keeping
-from murmurate.core.values.hub_settings import HubSettings
-from murmurate.core.values.member_half import FREELY, RULES_OF
 from murmurate.edge.net.http import Pages
-from murmurate.edge.net.subnet_values import structure_digest
-from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
 from murmurate.programs.roles.evaluating import EvaluationTimes, named
-from murmurate.programs.roles.launcher import Launcher
+from murmurate.programs.run import Outcome, Program
 from murmurate.training.recipes import PARTS, factors
-from murmurate.training.signals import Stop, Stopped, stopped_by_signals
 from murmurate.watch import report
 from murmurate_coordinator import figures
 from murmurate_coordinator.batch_maker import BatchMaker
-from murmurate_coordinator.checkpoint import SavedSolver, restore, save
-from murmurate_coordinator.checkpointer import MODEL, CoordinatorKeeper
+from murmurate_coordinator.checkpoint import SavedSolver, save
+from murmurate_coordinator.checkpointer import CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
-from murmurate_coordinator.journal import BYTES_MAX, Journal, JournaledSolver
+from murmurate_coordinator.journal import BYTES_MAX, Journal
 from murmurate_coordinator.names import BATCHES
+from murmurate_coordinator.opening import opened
 from murmurate_coordinator.own_member import OwnMember
 from murmurate_coordinator.pages import ServedModel, coordinator_pages
 from murmurate_coordinator.service import CoordinatorService
 from murmurate_coordinator.sessions import Sessions
-from murmurate_coordinator.solvers.protocol import LIFE, Solver
-from murmurate_coordinator.solvers.table import new_solver
 from murmurate_coordinator.whole_model import WholeModel
 
 LOOK_S = 0.05
-TELL_S = 0.25
 REFRESH_S = 2.0
 """Between two looks at what takes time to count: coverage."""
 EVALUATE_S = 5.0
@@ -64,7 +51,6 @@ LAST_S = 15.0
 """For the last pushes."""
 OWN_S = 3.0
 """For its own member to end."""
-LIVES = 1_000_000
 STOPPED = "stopped"
 """By `murmurate stop`."""
 DIVERGED = "diverged"
@@ -73,37 +59,32 @@ FINAL = ("samples", "seconds", STOPPED, DIVERGED)
 """Why a run ends; whatever else ends this process, the run goes on from its checkpoint."""
 
 
-def run(config: CoordinatorConfig, *, events: bool = False) -> int:
-    with stopped_by_signals() as stop:
-        launcher = Launcher() if events else None
-        with contextlib.suppress(Stopped):  # before there was anything to leave
-            asyncio.run(CoordinatorProgram(config, stop, launcher, events).run())
-    return 0
-
-
 def stop_goes_on(reason: str) -> bool:
     """Whether the run goes on when this process ends for that reason."""
     return reason not in FINAL
 
 
-class CoordinatorProgram:
-    """The coordinator around its service. Everything here is on the event loop's thread."""
+class CoordinatorRole:
+    """The coordinator around its service. Everything here is on the event loop's thread, which is
+    the main one: the loop runs while a step does."""
 
-    def __init__(
-        self, config: CoordinatorConfig, stop: Stop, launcher: Launcher | None, events: bool
-    ) -> None:
+    program: Program
+    whole: WholeModel | BatchMaker
+    served: ServedModel
+    centre: Sessions
+    service: CoordinatorService
+    began: float | None = None
+    """When the first plan was made."""
+
+    def __init__(self, config: CoordinatorConfig) -> None:
         self.config = config
-        self.stop = stop
-        self.launcher = launcher
-        self.events = events
         self.around = Around()
         self.curves = Curves()
         self.instance = secrets.token_hex(8)
         self.credentials = own_credentials()
-        self.whole: WholeModel | BatchMaker
         self.keeper: CoordinatorKeeper | None = None
         self.journal: Journal | None = None
-        """Mode hub, with a folder: what came since the last checkpoint."""
+        self.pages: Pages | None = None
         self.own: OwnMember | None = None
         self.samples = config.train.samples
         self._factors = factors(config.train.recipe) if config.train.recipe.changes else None
@@ -111,112 +92,38 @@ class CoordinatorProgram:
         self._factor = 1.0
         """What the solver was told."""
         self.before_s = 0.0
-        self.began: float | None = None
-        """When the first plan was made."""
+        self._loop = asyncio.Runner()
         self._writing: asyncio.Task[bool] | None = None
         self._kept_plan = 0
         self._evaluating: asyncio.Task[None] | None = None
         self._evaluations = EvaluationTimes(config.train.evaluate_s, EVALUATE_S, time.monotonic())
+        self._refresh_at = 0.0
 
-    async def run(self) -> None:
-        keep_memory()
+    def open(self, program: Program) -> bool:
+        """New, or as the last checkpoint says; then members may come."""
+        self.program = program
+        program.stack.callback(self._loop.close)
         torch.set_num_threads(self.config.coordinator.threads or torch.get_num_threads())
         batches = self.config.train.mode == BATCHES
         self.whole = BatchMaker(self.config) if batches else WholeModel(self.config)
         self.served = ServedModel(self._packed, lambda: self.centre.solver.totals.pushes)
-        self.emit("ready", samples=self.whole.workload.samples)
-        try:
-            self._begin()
-            self.whole.begin(self.centre.solver, self.samples, opened=self.launcher is None)
-            await self._serve()
-        finally:
-            if self.journal is not None:
-                self.journal.close()
-            if self.keeper is not None:
-                self.keeper.close()
-
-    # -- beginning -------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """New, or as the last checkpoint says."""
-        it, train, kept = self.config.coordinator, self.config.train, self.config.checkpoint
-        rng = np.random.default_rng(it.seed)
-        half = RULES_OF[train.mode][train.rule] if train.mode in RULES_OF else FREELY
-        settings: dict[str, Any] = {
-            "steps": train.every or (1 if half.central else 10),
-            "founders": it.founders,
-            "mode": train.mode,
-            "settings": HubSettings(lr=self.whole.workload.lr, **self.config.hub.given),
-        }
-        saved: SavedSolver | None = None
-        if kept.dir is not None:
-            self.keeper = CoordinatorKeeper(
-                kept.dir,
-                every_s=kept.every_s,
-                run=it.run,
-                mode=train.mode,
-                rule=train.rule,
-                structure=structure_digest(self.whole.structure).hex(),
-                tied=self.whole.tied,
-            )
-            saved = self.keeper.restored
-            if train.mode == "hub":
-                self.journal = Journal(Path(kept.dir), self.whole.structure)
-            if (ended := self.keeper.ended) is not None:
-                raise CheckpointError(
-                    f"{kept.dir}: this run was ended by murmurate stop; its model is"
-                    f" {kept.dir}/{MODEL}. To go on remove {ended}, to begin anew give another"
-                    " folder"
-                )
-        now = time.monotonic()
-        if saved is None:
-            first = secrets.randbelow(LIVES) * LIFE + 1
-            solver = new_solver(
-                train.rule,
-                self.whole.structure,
-                self.whole.first_weights,
-                rng,
-                first_lease=first,
-                **settings,
-            )
-            solver = self._journaled(solver)
-            self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
-            return
-        try:
-            solver = restore(
-                saved, self.whole.structure, rng, replay=self._replay(saved), **settings
-            )
-            solver = self._journaled(solver)
-            self.centre = Sessions(solver, run=it.run, instance=self.instance, now=now)
-            self.before_s = float(saved.about["trained_s"])
-            self.centre.members.remember(saved.about["tallies"])
-            self.centre.late = int(saved.about["revoked"])
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{kept.dir}: {type(error).__name__}: {error}") from None
-        self._say(
-            f"goes on from {kept.dir}: plan {solver.plan}, {solver.totals.pushes:,} pushes,"
-            f" {len(solver.leases)} leases"
-        )
-
-    def _replay(self, saved: SavedSolver) -> Callable[[Solver], object] | None:
-        journal = self.journal
-        if journal is None:
-            return None
-        return lambda solver: journal.replay(solver, int(saved.about["journal"]))
-
-    def _journaled(self, solver: Solver) -> Solver:
-        journal = self.journal
-        return solver if journal is None else cast(Solver, JournaledSolver(solver, journal))
-
-    # -- running ---------------------------------------------------------------------------------
+        program.emit("ready", samples=self.whole.workload.samples)
+        it = opened(self.config, self.whole, self.instance, program.stack)
+        self.centre, self.keeper, self.journal = it.centre, it.keeper, it.journal
+        self.before_s = it.before_s
+        if it.restored:
+            self._say(it.restored)
+        self.whole.begin(self.centre.solver, self.samples, opened=program.launcher is None)
+        self._loop.run(self._serve())
+        return True
 
     async def _serve(self) -> None:
-        it = self.config.coordinator
+        it, program = self.config.coordinator, self.program
         self.service = service = CoordinatorService(
             it.listen,
             self.centre,
             describe=self._description,
-            stop_run=self._stop_run,
+            stop_run=lambda: program.end_for(STOPPED),  # the word of `murmurate stop`
             credentials=self.credentials,
         )
         self.pages = self._pages()
@@ -227,68 +134,67 @@ class CoordinatorProgram:
         if self.keeper is not None and not await self._keep(first=True):
             raise CheckpointError(f"{self.config.checkpoint.dir}: cannot be written")
         await service.start()
-        try:
-            if self.pages is not None:
-                await self.pages.start()
-            self.stop.training = True
-            self.around.ready = True
-            page = self.pages.address if self.pages is not None else None
-            self.emit("listening", name=figures.NAME, address=service.address, metrics=page)
-            more = f", figures at http://{page}/" if page is not None else ""
-            self._say(f"listens at {service.address}{more}")
-            if it.train:
-                self.own = OwnMember(self.config, service.address)
-            gc.collect()
-            gc.freeze()
-            await self._until_stopped()
-            if self.keeper is not None and stop_goes_on(self.stop.reason):
-                await self._go_away(self.keeper)
-            else:
-                await self._end()
-        finally:
-            if self.own is not None:
-                await asyncio.to_thread(self.own.end, OWN_S)
-            if self.pages is not None:
-                await self.pages.stop()
-            await service.stop()
-
-    async def _until_stopped(self) -> None:
-        stop, train = self.stop, self.config.train
-        tell_at = refresh_at = 0.0
+        program.stack.callback(lambda: self._loop.run(self._close()))
+        if self.pages is not None:
+            await self.pages.start()
+        program.stop.training = True
+        self.around.ready = True
+        page = self.pages.address if self.pages is not None else None
+        program.listens(figures.NAME, service.address, page)
+        more = f", figures at http://{page}/" if page is not None else ""
+        self._say(f"listens at {service.address}{more}")
+        if it.train:
+            self.own = OwnMember(self.config, service.address)
         asked_s = self.config.train.evaluate_s
         self._evaluations = EvaluationTimes(asked_s, EVALUATE_S, time.monotonic())
-        while not self._over():
-            await asyncio.sleep(LOOK_S)
-            self._look_after()
-            now = time.monotonic()
-            totals = self.centre.solver.totals
-            if self.began is None and self.centre.solver.leases:
-                self.began = now
-            if self._over():
-                break  # a signal came
-            self._hear_launcher()
-            if self.samples is not None and totals.samples >= self.samples:
-                stop.reason = "samples"
-            elif train.seconds is not None and self.trained_s(now) >= train.seconds:
-                if await self.service.own(self.centre.solver.close):
-                    stop.reason = "seconds"
-            elif self.centre.hopeless:
-                stop.reason = DIVERGED
-            elif self.launcher is not None and self.launcher.gone:
-                stop.reason = "the launcher is gone"
-            await self._follow_schedule(now)
-            if now >= refresh_at:
-                await self.service.own(self._refresh, now)
-                self.served.forget(now)
-                refresh_at = time.monotonic() + REFRESH_S
-            if now >= tell_at and self.events:
-                await self._tell("progress")
-                tell_at = now + TELL_S
-            self._keep_when_due(now)
-            if not self.whole.evaluates or self.began is None:
-                continue
-            if self._evaluating is None and self._evaluations.due(now):
-                self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
+
+    async def _close(self) -> None:
+        if self.own is not None:
+            await asyncio.to_thread(self.own.end, OWN_S)
+        if self.pages is not None:
+            await self.pages.stop()
+        await self.service.stop()
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Let the loop run: members are served."""
+        self._loop.run(self._mind())
+
+    async def _mind(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        self._look_after()
+        now = time.monotonic()
+        if self.began is None and self.centre.solver.leases:
+            self.began = now
+        if (words := self.program.heard_go()) is not None:
+            if self.samples is None and words and words[-1].isdecimal():
+                self.samples = int(words[-1])  # a budget that was not in the options
+            self.service.post(partial(self._go, self.samples))
+        if self.program.stop.reason:
+            return  # a signal came
+        await self._follow_schedule(now)
+        if now >= self._refresh_at:
+            await self.service.own(self._refresh, now)
+            self.served.forget(now)
+            self._refresh_at = time.monotonic() + REFRESH_S
+        self._keep_when_due(now)
+        if not self.whole.evaluates or self.began is None:
+            return
+        if self._evaluating is None and self._evaluations.due(now):
+            self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
+
+    def over(self, now: float) -> str:
+        """By the budget, or when there is nothing left to save."""
+        if self.samples is not None and self.centre.samples_if_stopped(now) >= self.samples:
+            return "samples"
+        seconds = self.config.train.seconds
+        if seconds is not None and self.trained_s(now) >= seconds:
+            return "seconds" if self._loop.run(self._closed()) else ""
+        return DIVERGED if self.centre.hopeless else ""
+
+    async def _closed(self) -> bool:
+        return await self.service.own(self.centre.solver.close)
 
     async def _follow_schedule(self, now: float) -> None:
         """Members hear how far the run is; a hub that makes the steps follows by itself."""
@@ -308,6 +214,36 @@ class CoordinatorProgram:
     def _rate_factor(self) -> float:
         return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
 
+    def _go(self, samples: int | None) -> None:
+        self.whole.begin(self.centre.solver, samples, opened=True)
+
+    def look(self, now: float) -> None:
+        """Nothing: a step is a look."""
+
+    def progress(self, now: float) -> None:
+        """Nothing more than the row."""
+
+    def end(self) -> Outcome:
+        """The end of the run, or of this process only."""
+        reason = self.program.stop.reason
+        if self.keeper is not None and stop_goes_on(reason):
+            return self._loop.run(self._go_away(self.keeper, reason))
+        return self._loop.run(self._end(reason))
+
+    def leave(self, outcome: Outcome) -> None:
+        """Members were told."""
+
+    def row(self) -> report.Json:
+        """As the report has it."""
+        return self._loop.run(self._row())
+
+    async def _row(self) -> report.Json:
+        return await self.service.own(lambda: figures.row(self.centre, self._around()))
+
+    def details(self, event: str) -> report.Json:
+        """It has no updates of its own."""
+        return {"known": {}}
+
     def _keep_when_due(self, now: float) -> None:
         keeper, solver = self.keeper, self.centre.solver
         if keeper is None or self._writing is not None:
@@ -319,25 +255,6 @@ class CoordinatorProgram:
         if keeper.due(now):
             self._kept_plan = solver.plan
             self._writing = asyncio.create_task(self._keep())
-
-    def _hear_launcher(self) -> None:
-        """A budget that was not in the options comes with go."""
-        line = (self.launcher.next() or "") if self.launcher is not None else ""
-        words = line.split()
-        if words[:1] == ["go"]:
-            if self.samples is None and words[-1].isdecimal():
-                self.samples = int(words[-1])
-            self.service.post(partial(self._go, self.samples))
-
-    def _go(self, samples: int | None) -> None:
-        self.whole.begin(self.centre.solver, samples, opened=True)
-
-    def _stop_run(self) -> None:
-        """The word of `murmurate stop`."""
-        self.stop.reason = self.stop.reason or STOPPED
-
-    def _over(self) -> bool:
-        return bool(self.stop.reason)
 
     def _look_after(self) -> None:
         """What went wrong in the background is raised here."""
@@ -355,9 +272,9 @@ class CoordinatorProgram:
     def trained_s(self, now: float) -> float:
         return self.before_s + (now - self.began if self.began is not None else 0.0)
 
-    async def _go_away(self, keeper: CoordinatorKeeper) -> None:
+    async def _go_away(self, keeper: CoordinatorKeeper, reason: str) -> Outcome:
         """Not the end of the run: nobody is told to stop, and nothing that was taken is lost."""
-        service, centre, reason = self.service, self.centre, self.stop.reason
+        service, centre = self.service, self.centre
         wall_s = self.trained_s(time.monotonic())
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
@@ -375,17 +292,19 @@ class CoordinatorProgram:
                 f"{keeper.folder.path}: the last checkpoint could not be written: what was pushed"
                 " since the one before is lost; members push it again where the rule allows"
             )
-        wanted = self.events or self.config.report.path or self.config.report.model
-        await self._conclude(wall_s, reason, evaluate=bool(wanted))
-        self._say(
+        files = self.config.report
+        wanted = self.program.events or files.path or files.model
+        whole = await self._conclude(wall_s, reason, evaluate=bool(wanted))
+        return self._outcome(
+            whole,
             f"goes away ({reason}): plan {centre.solver.plan}, {centre.solver.totals.pushes:,}"
             f" pushes are in {keeper.folder.path}; members train on and come back when it is"
-            " started again (murmurate stop ends a run)"
+            " started again (murmurate stop ends a run)",
         )
 
-    async def _end(self) -> None:
+    async def _end(self, reason: str) -> Outcome:
         """The last pushes, then what it came to."""
-        service, centre, reason = self.service, self.centre, self.stop.reason
+        service, centre = self.service, self.centre
         wall_s = self.trained_s(time.monotonic())
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
@@ -406,13 +325,21 @@ class CoordinatorProgram:
         whole = await self._conclude(wall_s, reason, keep=keep)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
-        self._say(f"ends ({reason}): {self.centre.solver.told()}{accuracy}")
+        return self._outcome(whole, f"ends ({reason}): {self.centre.solver.told()}{accuracy}")
+
+    def _outcome(self, whole: report.Json, sentence: str) -> Outcome:
+        return Outcome(
+            settled=not self.centre.awaited,
+            report=whole,
+            sentence=f"{figures.NAME} {sentence}",
+            more={"report": whole},
+        )
 
     async def _conclude(
         self, wall_s: float, reason: str, *, evaluate: bool = True, keep: bool = False
     ) -> report.Json:
         """What it came to: evaluated, kept, written where it was asked for."""
-        service, centre = self.service, self.centre
+        service = self.service
         await service.own(self._refresh, time.monotonic())
         plain, served = await service.own(self._weights)
         if evaluate and self.whole.evaluates:
@@ -425,12 +352,7 @@ class CoordinatorProgram:
         path = self.config.report.model
         if path is not None:
             await asyncio.to_thread(self.whole.put, path, served)
-        whole = await service.own(self._report, wall_s, reason)
-        if self.config.report.path is not None:
-            text = json.dumps(whole, indent=2) + "\n"
-            Path(self.config.report.path).write_text(text, encoding="utf-8")
-        await self._tell("done", settled=not centre.awaited, reason=reason, report=whole)
-        return whole
+        return await service.own(self._report, wall_s, reason)
 
     def _report(self, wall_s: float, reason: str) -> report.Json:
         return figures.whole(
@@ -524,7 +446,7 @@ class CoordinatorProgram:
             self.around.evaluation = found
         told = named(found, validation=validation).items()
         known = {key: report.number(each) for key, each in told}
-        self.emit("evaluated", at=began, samples=samples, **known)
+        self.program.emit("evaluated", at=began, samples=samples, **known)
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -543,7 +465,7 @@ class CoordinatorProgram:
         )
 
     async def _told(self) -> report.Json:
-        row = await self.service.own(lambda: figures.row(self.centre, self._around()))
+        row = await self._row()
         rows = await self.service.own(figures.rows, self.centre, self.trained_s(time.monotonic()))
         about = {
             "run": self.centre.run,
@@ -560,21 +482,5 @@ class CoordinatorProgram:
     async def _packed(self) -> bytes:
         return await asyncio.to_thread(self.whole.packed, await self._served_weights())
 
-    async def _tell(self, event: str, **more: Any) -> None:
-        if self.events:
-            row = await self.service.own(lambda: figures.row(self.centre, self._around()))
-            self.emit(event, at=time.monotonic(), node=row, known={}, **more)
-
-    def emit(self, event: str, **more: Any) -> None:
-        """One line of JSON for whoever started this."""
-        if not self.events:
-            return
-        try:
-            sys.stdout.write(json.dumps({"event": event, **more}, separators=(",", ":")) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:
-            self.stop.reason = self.stop.reason or "the launcher is gone"
-
     def _say(self, text: str) -> None:
-        if not self.events:
-            print(f"{figures.NAME} {text}", file=sys.stderr, flush=True)
+        self.program.announce(f"{figures.NAME} {text}")

@@ -10,7 +10,8 @@ What is said to a stream that is gone is dropped: the next hello and welcome set
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from murmurate.core.batches.dealer import Take
 from murmurate.core.figures.learning import Learning
@@ -92,6 +93,17 @@ class Sessions:
     @property
     def structure(self) -> Structure:
         return self.solver.structure
+
+    def remember(
+        self, tallies: Mapping[str, Sequence[Any]], since: Iterable[tuple[MemberPush, int]]
+    ) -> None:
+        """What members did in earlier lives: their tallies at the checkpoint, and the pushes that
+        were taken since, each with its staleness."""
+        self.members.remember(tallies)
+        for push, staleness in since:
+            self.members.tally(push.peer).taken(push.steps, push.samples, staleness)
+        for tally in self.members.tallies.values():
+            self.staleness.merge(tally.staleness)
 
     # -- streams begin and end -------------------------------------------------------------------
 
@@ -267,13 +279,10 @@ class Sessions:
     ) -> None:
         tally = self.members.tally(seat.name)
         seat.pushed(now, self.solver.totals.pushes, staleness)
-        tally.staleness.add(seat.staleness)
+        tally.taken(push.steps, push.samples, seat.staleness)
         self.staleness.add(seat.staleness)
-        tally.pushes += 1
-        tally.steps += push.steps
-        tally.samples += push.samples
         self._hear(tally, head.loss)
-        seat.trains(self.part(held), push.steps, head.seconds)
+        seat.trains(self.part(held), push.steps, head.seconds, push.samples)
         if not seat.width and self.solver.follows_speed:
             self._follow_speeds()
 
@@ -399,6 +408,15 @@ class Sessions:
             seat.grace_s = min(seat.grace_s, GRACE_S)
         task = wire.Task(stop=reason)
         self.out += [Out(seat.stream, task) for seat in self.members.seats.values() if seat.stream]
+
+    def samples_if_stopped(self, now: float) -> int:
+        """What the model will have seen, about, if the run ends now: the last pushes of subnets
+        come at its end. A hub is pushed to after every few steps, and counts what it has."""
+        solver = self.solver
+        if solver.mode != "ist":
+            return solver.totals.samples
+        training = [lease.owner for lease in solver.leases.values() if not lease.done]
+        return solver.totals.samples + self.members.unpushed(now, training)
 
     @property
     def awaited(self) -> int:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from murmurate import workloads
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.subnet import load, weights_of
 from murmurate.core.partition.whole import whole_structure
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
+from murmurate.programs.roles.loading import workload_of
 from murmurate.workloads import Evaluation
 from murmurate.workloads.measuring import measured
 from murmurate_coordinator.checkpointer import tied_names, write_model
@@ -33,15 +33,7 @@ class WholeModel:
         """ConfigError: there is no such workload, or nothing of it can be dealt."""
         it, train = config.coordinator, config.train
         self.run = it.run
-        self.workload = workloads.load(
-            train.workload,
-            data=train.data,
-            batch_size=train.batch_size,
-            lr=train.lr,
-            validation=train.validation,
-            seed=it.seed,
-            recipe=train.recipe,
-        )
+        self.workload = workload_of(train, it.seed)
         torch.manual_seed(it.seed)
         self.module = self.workload.model()
         if train.mode == "hub":

@@ -436,3 +436,5 @@ def test_a_mode_in_step_has_a_rule_of_its_own(tmp_path: Path) -> None:
     for mode, rule in (("allreduce", "flat"), ("hogwild", "hogwild")):
         file.write_text(f'[train]\nmode = "{mode}"\n', encoding="utf-8")
         assert load(str(file)).train.rule == rule
+        file.write_text(f'[train]\nmode = "{mode}"\ncodec = "fp32"\n', encoding="utf-8")
+        assert load(str(file)).train.codec == "fp32"

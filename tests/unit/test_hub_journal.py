@@ -13,6 +13,9 @@ from tests.unit.test_solver_conformance import CASES, J, Members, kind, made, sa
 
 from murmurate_coordinator.checkpoint import SavedSolver, restore, save
 from murmurate_coordinator.journal import Journal, JournaledSolver
+from murmurate_coordinator.members import Members as MemberSeats
+from murmurate_coordinator.sessions import Sessions
+from murmurate_coordinator.solvers.effects import MemberPush
 from murmurate_coordinator.solvers.protocol import LIFE, Solver
 
 HUBS = [case for case in CASES if case.startswith("hub")]
@@ -48,6 +51,38 @@ def killed(case: str, folder: Path) -> tuple[Members, SavedSolver]:
     members.everybody_pushes(2)
     journal.close()  # a file that nobody writes any more, as after a kill
     return members, saved
+
+
+@pytest.mark.parametrize("case", ["hub async request-reply", "hub sync pipelined"])
+def test_what_members_did_after_the_checkpoint_is_told_again(case: str, tmp_path: Path) -> None:
+    """Their counts of before come from the checkpoint, those of after from the journal."""
+    members, saved = killed(case, tmp_path)
+    kept = MemberSeats()
+    found: list[tuple[MemberPush, int]] = []
+    journal = Journal(tmp_path, members.solver.structure)
+    again = restore(
+        SavedSolver(dict(saved.tensors), json.loads(json.dumps(saved.about))),
+        members.solver.structure,
+        np.random.default_rng(9),
+        steps=J,
+        founders=1,
+        replay=lambda it: found.extend(journal.replay(it, int(saved.about["journal"]))),
+        **kind(case),
+    )
+    before = kept.tally("a")
+    before.taken(2 * J, 16, 300)
+    before.refused = 5
+    centre = Sessions(again, run="r", instance="c", now=0.0)
+    centre.remember(json.loads(json.dumps(kept.memory())), found)
+    tallies = centre.members.tallies
+    pushes = {name: sum(push.peer == name for push, _ in found) for name in "abcd"}
+    assert pushes == {"a": 4, "b": 2, "c": 4, "d": 2}
+    assert {name: tally.pushes for name, tally in tallies.items()} == pushes | {"a": 5}
+    assert tallies["a"].steps == 6 * J
+    assert tallies["a"].refused == 5
+    assert centre.staleness.count == 13
+    assert centre.staleness.largest == 300
+    assert centre.staleness.total == 300 + sum(staleness for _, staleness in found)
 
 
 @pytest.mark.parametrize("case", HUBS)

@@ -11,7 +11,7 @@ import pytest
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.main import main
 from murmurate.programs.keys.config import Config, TrainConfig
-from murmurate.study.virtual.command import plan
+from murmurate.study.virtual.plan import plan
 
 IST = Config(train=TrainConfig(mode="ist", rule="async"))
 QUICK = ("up", "--virtual", "--workload", "synthetic:2000", "--nodes", "3")
@@ -60,9 +60,9 @@ def test_links_and_moments() -> None:
         ({"widths": "4,2", "config": IST}, "--widths 4,2: 2 widths for 3 peers"),
         ({"widths": "4,2,1"}, "--widths: only with --mode ist"),
         ({"slow": ["node-0=x0.5"]}, "--slow 'node-0=x0.5': [NAME=]SECONDS"),
-        ({"codec": ["int7"]}, "codec 'int7': expected fp32"),
+        ({"codec": ["int7"]}, "codec 'int7': expected auto"),
         ({"codec": ["node-9=int8"]}, "--codec 'node-9'"),
-        ({"refused": {"--checkpoint": "x"}}, "--checkpoint: not with --virtual"),
+        ({"refused": {"--generator": "x"}}, "--generator: not with --virtual; x"),
     ],
 )
 def test_one_clear_line(said: dict[str, object], answer: str) -> None:

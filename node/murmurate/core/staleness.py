@@ -5,7 +5,8 @@ What to expect is `core.theory`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from murmurate.errors import LocalProtocolError
 
@@ -61,6 +62,19 @@ class Summary:
             self._counts[key] = self._counts.get(key, 0) + times
         if len(self._counts) > VALUES_MAX and not self.folded:
             self._fold()
+
+    def memory(self) -> list[Any]:
+        """All of it, as JSON can hold it."""
+        pairs = [list(each) for each in self._counts.items()]
+        return [self.count, self.total, self.largest, self.folded, pairs]
+
+    @classmethod
+    def remembered(cls, memory: Sequence[Any]) -> Self:
+        """What it was when that was its memory."""
+        made = cls()
+        made.count, made.total, made.largest, made.folded, pairs = memory
+        made._counts = {int(value): int(times) for value, times in pairs}
+        return made
 
     @property
     def mean(self) -> float:

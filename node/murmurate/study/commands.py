@@ -19,12 +19,13 @@ from murmurate.programs.cli.options import (
     span,
     whole,
 )
+from murmurate.programs.cli.up_only import Time, misplaced, said
 from murmurate.programs.keys.config import load
 from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.keys.table import UP_KEYS
 
 if TYPE_CHECKING:  # torch comes with it
-    from murmurate.study.virtual.command import VirtualPlan
+    from murmurate.study.virtual.plan import VirtualPlan
 
 STATUS_S = 5.0
 """So long a running node has to answer."""
@@ -261,7 +262,7 @@ def _budget(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
     """What was asked for; ConfigError for what cannot be."""
-    from murmurate.study.virtual import command as virtual
+    from murmurate.study.virtual.plan import plan
 
     options = given(arguments, UP_KEYS)
     only_here: dict[str, Any] = {}
@@ -275,25 +276,5 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
         fields = {key.removeprefix("train."): None for key in only_here}
         more = {name: getattr(checked, name) for name in fields}
         config = replace(config, train=replace(config.train, **more))
-    return virtual.plan(
-        arguments.nodes,
-        config,
-        speed=arguments.speed,
-        slow=arguments.slow,
-        step=arguments.step_s,
-        fold=arguments.fold_s,
-        delay=arguments.delay_s,
-        link=arguments.link_bytes_s,
-        join=arguments.join,
-        leave=arguments.leave,
-        widths=arguments.widths,
-        kill=arguments.kill,
-        codec=arguments.codec,
-        every=config.train.every if "train.every" in options else None,
-        trajectory=arguments.trajectory,
-        refused={
-            "--generator": arguments.generator,
-            "--checkpoint": config.checkpoint.dir,
-            "--metrics": config.metrics.listen,
-        },
-    )
+    refused = {each.option: each.why_not for each in misplaced(arguments, Time.VIRTUAL)}
+    return plan(arguments.nodes, config, refused=refused, **said(arguments, Time.VIRTUAL))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from murmurate.core.codecs.choice import AUTO
 from murmurate.core.gossip.ways import MEMBERS_ONLY
 from murmurate.core.layout import Layout
 from murmurate.core.membership.timing import Timing
@@ -45,7 +46,7 @@ def check_in_step(mode: str, options: GossipOptions) -> None:
         "every": (options.every, None),
         "data": (options.data, "same"),
         "topology": (options.topology, "full"),
-        "codec": (options.codec, "fp32"),
+        "codec": ("fp32" if options.codec == AUTO else options.codec, "fp32"),
         "checkpoint": (options.checkpoint, None),
     }
     for key, (value, default) in absent.items():

@@ -17,8 +17,7 @@ import torch
 from murmurate.core import buffers
 from murmurate.core.admission import NAME_BYTES_MAX, NORM_MAX
 from murmurate.core.codecs import span
-from murmurate.core.codecs.choice import Choice, parse_codec
-from murmurate.core.codecs.codec import Encoder
+from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, data_problem, mixes_weights, strength_problem
 from murmurate.core.layout import Layout
 from murmurate.core.membership.timing import Timing
@@ -39,6 +38,7 @@ from murmurate.edge.runtime.node_state import Settings
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import ConfigError
 from murmurate.training.checkpoints import Checkpoints
+from murmurate.training.coding import coding_for, encoder_for
 from murmurate.training.gain import without_bound
 from murmurate.training.gains import OptimizerGains
 from murmurate.training.loop_parts import check_free
@@ -171,7 +171,8 @@ def start(
         )
     layout, parameters = layout_of(model, optimizers, options.data)
     check_free(parameters)
-    encoder = encoder_for(parse_codec(options.codec), layout)
+    codec = parse_codec(options.codec)
+    encoder = encoder_for(codec, layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
     read = options.may_found() or options.checkpoint is not None or way.needs_first_weights
     weights = _first_weights(layout, parameters, model, read=read)
@@ -199,24 +200,25 @@ def start(
         log.warning("%s", way.warning)
     places = turns.places if turns else (slice(None),)
     likeness = runtime.training.likeness = Likeness(layout.trained, places[0])
+    rule = way.publishing()(
+        Making(
+            size=layout.size,
+            dtype=layout.dtype,
+            places=places,
+            every=every,
+            data=options.data,
+            likeness=likeness,
+        )
+    )
     publisher = Publisher(
         runtime.training,
         layout,
         parameters,
-        way.publishing()(
-            Making(
-                size=layout.size,
-                dtype=layout.dtype,
-                places=places,
-                every=every,
-                data=options.data,
-                likeness=likeness,
-            )
-        ),
+        rule,
         gain,
         every=every,
         rhythm=Rhythm(every) if options.every is None and every > 1 else None,
-        encoder=encoder,
+        coding=coding_for(codec, layout, rule, cautious=turns is None),
         turns=turns,
         statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
     )
@@ -241,18 +243,6 @@ def turns_for(layout: Layout) -> Turns | None:
     if layout.nbytes <= LARGE_BYTES or layout.narrow or layout.dtype != torch.float32:
         return None
     return Turns(span.spans(layout.size))
-
-
-def encoder_for(choice: Choice, layout: Layout) -> Encoder | None:
-    """What encodes the updates of such a model; None: they go as they are."""
-    if choice.plain:
-        return None
-    if layout.narrow:
-        raise ConfigError(
-            f"codec {choice.name!r}: some parameters have 16 bits, too few to keep what encoding"
-            " leaves out; use codec 'fp32': numbers as they are"
-        )
-    return Encoder(choice, layout.size, layout.dtype)
 
 
 def _first_weights(

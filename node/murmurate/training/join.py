@@ -99,7 +99,7 @@ def join(
     every: int | None = None,
     data: str = "same",
     topology: str = "full",
-    codec: str = "fp32",
+    codec: str = "auto",
     found: bool | None = None,
     insecure: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -128,7 +128,7 @@ def join(
     every: int | None = None,
     data: str = "same",
     topology: str = "full",
-    codec: str = "fp32",
+    codec: str = "auto",
     found: bool | None = None,
     insecure: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -171,7 +171,8 @@ def join(
     topology   whom this node speaks to: full, ring, k-regular, exponential,
                one-peer-exponential, star or tree
     codec      how this node's updates are sent: "fp32" (as they are), "bf16", "int8", "topk" or
-               "topk(0.02)"; every peer reads all of them
+               "topk(0.02)"; every peer reads all of them; "auto": as they are, and in fewer bytes
+               where links would take many steps for one (docs/codecs.md)
     found      with `peers`: found the run if none of them is in a swarm yet (default: no; with
                "dns:" the node whose name ends in -0 does, once it is sure that there is none)
     insecure   allow plaintext on a network: anybody there can read and change what is sent

@@ -235,6 +235,14 @@ class Leasing:
                 return False
             return lease is None or not lease.valid or lease.done or lease.steps == lease.pushed
 
+    def conclude(self) -> None:
+        """Nothing more is pushed: steps that are not in, as those made while an answer was waited
+        for, are lost."""
+        with self.news:
+            if (lease := self.lease) is not None:
+                self.steps_lost += lease.steps - lease.taken
+                lease.taken = lease.steps
+
     # -- the link's thread -----------------------------------------------------------------------
 
     def hello(self) -> wire.WorkHello:

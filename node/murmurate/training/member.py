@@ -391,6 +391,8 @@ class Member:
         """The coordinator has said stop: the rest goes out, then goodbye."""
         if not self._over:
             self.settle(timeout_s)
+            if self._leasing is not None:
+                self._leasing.conclude()
             self._over = True
             self.tally.ended = time.monotonic()
             self._close()

@@ -22,6 +22,7 @@ from murmurate.core import buffers
 from murmurate.core.clock import Clock
 from murmurate.core.codecs import span as spans
 from murmurate.core.codecs.codec import Encoder, part_in, place_of
+from murmurate.core.codecs.following import Coding, OneCodec
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, Push
 from murmurate.core.publishing.rhythm import Rhythm
@@ -55,7 +56,7 @@ class Publisher:
         *,
         every: int = 1,
         rhythm: Rhythm | None = None,
-        encoder: Encoder | None = None,
+        coding: Coding | None = None,
         turns: Turns | None = None,
         statistics: ModelStatistics | None = None,
     ) -> None:
@@ -78,7 +79,7 @@ class Publisher:
         self._parameters = parameters
         self._rule = rule
         self._gain = gain
-        self._encoder = encoder
+        self._coding = coding or OneCodec()
         self._turns = turns
         self._ahead = False
         """Whether the parameters were set ahead of the weights, for the next gradient."""
@@ -96,6 +97,8 @@ class Publisher:
         """Whether the parameters are ahead of the weights by what encoding left out, or by parts
         whose turn is still to come."""
         self._bad_steps = 0
+        self.owned = False
+        """Whether whoever made this changes the parameters, too, and means it (`groups`)."""
         self._written = False
         self._context = Clock()
 
@@ -112,15 +115,20 @@ class Publisher:
         return self._residual
 
     @property
+    def _encoder(self) -> Encoder | None:
+        """Of the next update."""
+        return self._coding.encoder
+
+    @property
     def encoded(self) -> bool:
-        """Whether updates go through a codec."""
+        """Whether the next update goes through a codec."""
         return self._encoder is not None
 
     @property
     def in_turns(self) -> bool:
         """Whether updates are parts. Not with a source, which is told of steps once: when all that
-        they changed is published."""
-        return self._turns is not None and self.source is None
+        they changed is published; and not while a codec makes them small."""
+        return self._turns is not None and self.source is None and self._encoder is None
 
     def may_publish(self) -> bool:
         """Whether the source of the batches lets these steps leave."""
@@ -162,7 +170,7 @@ class Publisher:
     @property
     def every(self) -> int:
         """Local steps per update, or per part of one, where there is room."""
-        parts = 1 if self._turns is None else len(self._turns.places)
+        parts = len(self._turns.places) if self._turns is not None and not self.encoded else 1
         steps = self._least
         if self._rhythm is not None:
             steps = self._rhythm.steps(self._background.members_live())
@@ -175,6 +183,7 @@ class Publisher:
 
     def publish_if_due(self) -> None:
         """Publish once there are as many steps as an update is of, and room for it."""
+        self._coding.stepped(self._background.members_live(), self._background.under_way)
         if self.unpublished >= self.every and self.has_room():
             began = time.thread_time()
             self.publish()
@@ -187,11 +196,14 @@ class Publisher:
         if self.in_turns:
             self._publish_part()
             return
-        if self._commit(self._made(exact=exact)):
+        turns = self._turns
+        encoded = self._encoder is not None and not exact
+        # What waited for its turn when a codec took over was begun before the rest was.
+        if self._commit(self._made(exact=exact), turns if turns and turns.waiting else None):
             self._merged_published(ALL)
-            self._residual = self._encoder is not None and not exact
-            if self._turns is not None:
-                self._turns.forget()
+            self._residual = encoded
+            if turns is not None:
+                turns.forget()
             if self._layout.narrow or exact or self._at_weights:
                 self._scatter()
         self.start_batch()
@@ -277,6 +289,7 @@ class Publisher:
         except LocalProtocolError as error:
             self._undo(error)
             return False
+        self._coding.sent(self._background.life().seq)
         self._rule.applied(update[0] if isinstance(update, tuple) else update, own=True)
         if self.source is not None:
             self.source.published()
@@ -471,7 +484,7 @@ class Publisher:
 
     def _say_written(self) -> None:
         """Once: a change that no step has made is published all the same."""
-        if not self._written:
+        if not self._written and not self.owned:
             self._written = True
             log.warning(
                 "%s: the parameters were changed beside the optimizers given to join(); such"

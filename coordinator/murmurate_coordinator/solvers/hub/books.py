@@ -90,6 +90,7 @@ class Books:
             "gradients": self.pushes,
             "staleness": self.staleness,
             "residual": self.residual(version),
+            "gaps": self.gaps,
             "presence": self.presence(version),
         }
 

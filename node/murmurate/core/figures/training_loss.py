@@ -29,6 +29,11 @@ class TrainingLoss:
         """A local step had this loss."""
         self._last.append(loss.detach())
 
+    @property
+    def known(self) -> bool:
+        """Whether there was a step."""
+        return bool(self._last)
+
     def mean(self) -> float:
         """NaN: there was no step yet, or one of these was none."""
         if not self._last:

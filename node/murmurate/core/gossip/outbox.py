@@ -56,6 +56,10 @@ class Outbox:
         """Peers with something waiting, in a stable order."""
         return [to for to, queue in self._queues.items() if queue]
 
+    def holds(self, to: str, dot: Dot) -> bool:
+        """Whether this update waits for that peer."""
+        return dot in self._dots.get(to, ())
+
     def updates(self, to: str) -> int:
         return len(self._dots.get(to, ()))
 

@@ -16,7 +16,8 @@ file: `delivery`, `folding`, `comparison`, `repair`, `pruning`, `snapshots` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -180,6 +181,10 @@ class Peer:
         free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
         return free and self._pruning.has_room(nbytes)
 
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most neighbours."""
+        return self._delivery.under_way(Dot(self.name, self.epoch, number))
+
     def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Make an update: it gets my next id, goes into the weights and is passed on.
 
@@ -301,6 +306,10 @@ class Peer:
         if isinstance(message, Decided):
             return self._generations.on_decided(message, now)
         return self._folding.fold(sender, message, now)
+
+    def beside(self, waiting: Sequence[Any], new: Any) -> Push | None:
+        """How a push may wait beside others of its sender (`Folding.beside`)."""
+        return self._folding.beside(waiting, new)
 
     def tick(self, now: float) -> list[Effect]:
         """Do whatever is due: probes, digests, repairs, agreement."""

@@ -10,7 +10,7 @@ in `publish` and `fold` only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,6 +81,12 @@ class Driven(Protocol):
         """Let a message that came as `Deliver` change the weights, or say why it does not."""
         ...
 
+    def beside(self, waiting: Sequence[Any], new: Any) -> Any | None:
+        """How a message may wait beside these of its sender, without a place on the link: as it is,
+        or as the sum of it and the last of them, which takes that one's place; None: it may not.
+        """
+        ...
+
     def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         """Make an update: it gets an id, goes into the weights and is passed on.
 
@@ -135,6 +141,10 @@ class GossipPeer(Driven, Protocol):
 
     def room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
         """Whether an update of that size should be made now, or be added to the next one."""
+        ...
+
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most of those it is sent to."""
         ...
 
     # -- what the links take ---------------------------------------------------------------------

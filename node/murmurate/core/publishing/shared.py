@@ -146,7 +146,7 @@ class Shared(TakesGains):
         return (1.0 - beta) * self._form.step(self.company)
 
     def _unseen(self, place: _SharedPlace) -> list[OwnUpdate]:
-        while len(place.own) > round(self.company.in_flight / len(self._parts)):
+        while len(place.own) > round(self.company.in_flight / self.company.parts):
             place.own.popleft()
         return list(place.own)
 

@@ -88,16 +88,18 @@ class TakesGains(ABC):
     def update(self, span: Span) -> torch.Tensor:
         """The update of the steps since the last one; they are in it, and in no other."""
         self.company.members = span.members()
-        place = next(each for each in self._places if each.place == span.place)
-        if self._alone:
-            update = self._with_rest(place, span.gained())
-        else:
-            self._make(place, update := span.room())
-            self._with_rest(place, update)
-            if len(self._places) == 1:
-                self._asked = update
-        place.span, place.steps = max(1, place.steps), 0
-        if len(self._places) == 1:  # else what waits for its turn is in the gain
+        places = [each for each in self._places if span.place in (each.place, slice(None))]
+        whole = len(places) == len(self._places)
+        self.company.parts = 1 if whole else len(self._places)
+        update = span.gained() if self._alone else span.room()
+        for place in places:
+            there = update[place.place] if len(places) > 1 else update
+            if not self._alone:
+                self._make(place, there)
+            self._with_rest(place, there)
+            place.span, place.steps = max(1, place.steps), 0
+        if whole:  # else what waits for its turn is in the gain
+            self._asked = None if self._alone else update
             self._alone = self._alone or self.company.members < 2
         return update
 
@@ -164,13 +166,12 @@ class TakesGains(ABC):
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _with_rest(self, place: PublishedPlace, update: torch.Tensor) -> torch.Tensor:
+    def _with_rest(self, place: PublishedPlace, update: torch.Tensor) -> None:
         if self._rest is not None:
             update.add_(self._rest[place.place])
             self._rest[place.place].zero_()
             if not self._rest.any():
                 self._rest = None  # or it would be a model that is kept for nothing
-        return update
 
     def _keep_rest(self, sent: AnyUpdate) -> None:
         """What of the update that was asked for is not in the one that was sent."""

@@ -165,6 +165,11 @@ class TrainingPort:
             peer = self._state.peer
             return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
 
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most of those it is sent to."""
+        with self._state.lock:
+            return self._state.peer.under_way(number)
+
     def gives_snapshot(self) -> bool:
         """Whether a newcomer is getting a large snapshot right now."""
         return self._giving.busy()

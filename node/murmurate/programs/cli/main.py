@@ -31,6 +31,7 @@ from murmurate.programs.cli.options import (
     whole,
 )
 from murmurate.programs.keys.config import check_budget, load
+from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.keys.table import NODE_KEYS
 from murmurate.training.signals import Stopped
 
@@ -189,9 +190,11 @@ def _node(arguments: argparse.Namespace) -> int:
     if arguments.check_config:
         print("murmurate: the configuration is right")
         return 0
-    from murmurate.programs.roles import node as program
+    from murmurate.programs.roles.choice import role_of
+    from murmurate.programs.run import run
 
-    return program.run(config, events=arguments.events)
+    launched = config.node.peers == (STDIN,)
+    return run(config, role_of(config), events=arguments.events, launched=launched)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import Commands, add_keys, command, given, positive
+from murmurate.programs.cli.up_only import UP_OPTIONS, Time, add_options, misplaced, said
 from murmurate.programs.keys.config import load
 from murmurate.programs.keys.kinds import STDIN
 from murmurate.programs.keys.table import UP_KEYS
@@ -47,93 +48,11 @@ examples:
     )
     up.add_argument("--nodes", metavar="N", type=positive, default=4, help="default 4")
     up.add_argument(
-        "--kill",
-        metavar="NAME@PART%",
-        action="append",
-        default=[],
-        help="kill -9 a node when the swarm has that part of its budget; again for more nodes",
-    )
-    up.add_argument(
-        "--slow",
-        metavar="[NAME=]S",
-        action="append",
-        default=[],
-        help="let all nodes, or one, wait after each step: seconds, gaussian(MEAN,DEVIATION),"
-        " exponential(SHIFT,MEAN) or xFACTOR; again for more nodes",
-    )
-    up.add_argument(
-        "--codec",
-        metavar="[NAME=]CODEC",
-        action="append",
-        default=[],
-        help="how updates are sent: fp32, bf16, int8 or topk; of all nodes, or of one; again for"
-        " more",
-    )
-    up.add_argument(
-        "--widths",
-        metavar="W,W,…",
-        help="mode ist: how large each node's subnet is, relative to the others' (default: as it is"
-        " fast)",
-    )
-    up.add_argument(
-        "--generator",
-        action="store_true",
-        help="one more process deals the batches, each to one node (docs/generator.md)",
-    )
-    up.add_argument(
-        "--trajectory",
-        action="store_true",
-        help="keep weights now and then beside the report: murmurate plot then draws the loss"
-        " landscape",
-    )
-    up.add_argument(
         "--virtual",
         action="store_true",
         help="in virtual time, in one process: same command, same result (docs/virtual.md)",
     )
-    up.add_argument(
-        "--speed",
-        metavar="[NAME=]STEPS",
-        action="append",
-        default=[],
-        help="with --virtual: how fast a node is (default 1: a step a second, if --step-s does not"
-        " say otherwise); again for more",
-    )
-    up.add_argument(
-        "--step-s",
-        metavar="A[+B]",
-        help="with --virtual: seconds of a step at speed 1, and for each sample of its batch more;"
-        " measured: as on this machine (default 1)",
-    )
-    up.add_argument(
-        "--fold-s",
-        metavar="S",
-        help="with --virtual: seconds at speed 1 for each update that is folded in, or measured"
-        " (default 0)",
-    )
-    up.add_argument(
-        "--delay-s",
-        metavar="[NAME=]S",
-        action="append",
-        default=[],
-        help="with --virtual: seconds a message takes (default 0), of all links or of one node's",
-    )
-    up.add_argument(
-        "--link-bytes-s",
-        metavar="[NAME=]N",
-        action="append",
-        default=[],
-        help="with --virtual: bytes a second that links take, of all nodes or of one (default: all"
-        " there are)",
-    )
-    for option, does in (("--join", "comes"), ("--leave", "goes")):
-        up.add_argument(
-            option,
-            metavar="NAME@SECONDS",
-            action="append",
-            default=[],
-            help=f"with --virtual: when a node {does}, in virtual seconds; again for more nodes",
-        )
+    add_options(up)
     add_keys(up, UP_KEYS)
     up.set_defaults(run=_run)
 
@@ -153,26 +72,13 @@ def plan_of(arguments: argparse.Namespace) -> UpPlan:
     from murmurate import workloads
     from murmurate.programs.up import launch
 
-    virtual = (*arguments.speed, *arguments.delay_s, *arguments.link_bytes_s)
-    virtual = (*virtual, *arguments.join, *arguments.leave, arguments.step_s, arguments.fold_s)
-    if any(virtual):
-        raise ConfigError(
-            "--speed, --step-s, --fold-s, --delay-s, --link-bytes-s, --join, --leave: only with"
-            " --virtual; --slow slows a real node"
-        )
+    if misplaced(arguments, Time.REAL):
+        virtual = ", ".join(each.option for each in UP_OPTIONS if each.time is Time.VIRTUAL)
+        raise ConfigError(f"{virtual}: only with --virtual; --slow slows a real node")
     options = given(arguments, UP_KEYS)
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)
     workloads.check(config.train.workload, config.train.data)
     workloads.check_split(config.train.workload, config.train.split, arguments.nodes)
-    return launch.plan(
-        arguments.nodes,
-        config,
-        kill=arguments.kill,
-        slow=arguments.slow,
-        codec=arguments.codec,
-        generator=arguments.generator,
-        trajectory=arguments.trajectory,
-        widths=arguments.widths,
-    )
+    return launch.plan(arguments.nodes, config, **said(arguments, Time.REAL))

@@ -93,7 +93,7 @@ def _together(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str
         wrong("node.found", "true, or name peers to join")
     found += _of_the_mode(values, given)
     rule = values.get("train.rule", TrainConfig().rule)
-    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "fp32")).plain:
+    if mixes_weights(rule) and not parse_codec(values.get("train.codec", "auto")).plain:
         wrong("train.codec", f"fp32 with rule {rule}, which exchanges weights as they are")
     if what := data_problem(rule, values.get("train.peers_data", DATA[0])):
         wrong("train.peers_data", what)
@@ -207,6 +207,8 @@ def _not_for(key: Key, value: object, mode: str) -> str:
         return f"none with mode {mode}: it is the coordinator's"
     if not key.roles & NODE:
         return "only with mode hub"
+    if ROLE_OF[mode] is Role.IN_STEP and key.path == "train.codec":  # all is sent as it is
+        return "" if parse_codec(str(value)).plain else f"fp32 with mode {mode}"
     if ROLE_OF[mode] is Role.IN_STEP and Role.PEER in key.roles:
         if key.default is None:
             return f"none with mode {mode}"

@@ -94,6 +94,9 @@ class NodeConfig:
         NODE,
         unset="without peers; with dns: if the name ends in -0",
     )
+    wait_for: int = key(
+        whole(1), 1, "begin when so many members are here, this one included", Role.PEER
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,9 @@ class TrainConfig:
     topology: str = key(
         one_of(TOPOLOGIES), "full", f"who sends to whom: {', '.join(TOPOLOGIES)}", GOSSIP
     )
-    codec: str = key(CODEC, "fp32", "how updates are sent: fp32, bf16, int8 or topk", Role.PEER)
+    codec: str = key(
+        CODEC, "auto", "how updates are sent: auto, fp32, bf16, int8 or topk", Role.PEER
+    )
     slow_s: Slowness = key(
         SLOWNESS,
         Slowness(),

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,33 +20,16 @@ from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, mixes_weights
 from murmurate.core.synchronous.rules import (
     ALLREDUCE,
-    GROUP_SIZE,
-    GROUPS,
-    HIERARCHICAL,
-    group_problem,
 )
 from murmurate.core.theory import folding_rates, gossip_expected_unequal
-from murmurate.core.values.hub_settings import problems as hub_problems
-from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
-from murmurate.programs.keys.table import Config
-from murmurate.programs.up.launch import (
-    Kill,
-    hub_option,
-    parse_codecs,
-    parse_kill,
-    parse_slow,
-    parse_widths,
-)
-from murmurate.study.virtual.costs import SaidCosts, parse_costs
 from murmurate.study.virtual.evaluating import EvaluationPlan
-from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
+from murmurate.study.virtual.plan import VirtualPlan
 from murmurate.watch import report
 from murmurate.watch.view import LiveView, Scene
 from murmurate.workloads import load as load_workload
 
 if TYPE_CHECKING:  # torch comes with them
-    from murmurate.core.codecs.codec import Encoder
     from murmurate.study.virtual.kept import VirtualTrajectory
     from murmurate.study.virtual.task import Engine, Figures, VirtualTraining
 
@@ -56,164 +38,6 @@ SLICES = 400
 """Looks at the run, so many in all; more would cost, fewer would not look alive."""
 SAMPLES_S = 1e9
 """A run that ends by its samples ends before that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualPlan:
-    """What was asked for, checked as far as that goes without the workload."""
-
-    nodes: int
-    config: Config
-    speeds: Mapping[str, float] = field(default_factory=dict)
-    costs: SaidCosts = field(default_factory=SaidCosts)
-    slow_s: Mapping[str, Slowness] = field(default_factory=dict)
-    widths: Mapping[str, float] = field(default_factory=dict)
-    delay_s: float = 0.0
-    delays_s: Mapping[str, float] = field(default_factory=dict)
-    link_bytes_s: float | None = None
-    links_bytes_s: Mapping[str, float] = field(default_factory=dict)
-    joins_s: Mapping[str, float] = field(default_factory=dict)
-    leaves_s: Mapping[str, float] = field(default_factory=dict)
-    kills: tuple[Kill, ...] = ()
-    every: int | None = None
-    trajectory: bool = False
-    codecs: Mapping[str, str] = field(default_factory=dict)
-
-
-def plan(
-    nodes: int,
-    config: Config,
-    *,
-    speed: Sequence[str] = (),
-    step: str | None = None,
-    fold: str | None = None,
-    slow: Sequence[str] = (),
-    delay: Sequence[str] = (),
-    link: Sequence[str] = (),
-    join: Sequence[str] = (),
-    leave: Sequence[str] = (),
-    widths: str | None = None,
-    kill: Sequence[str] = (),
-    codec: Sequence[str] = (),
-    every: int | None = None,
-    trajectory: bool = False,
-    refused: Mapping[str, object] | None = None,
-) -> VirtualPlan:
-    """ConfigError with a line for each mistake. `refused`: options that need a real machine."""
-    problems = [
-        f"{option}: not with --virtual; {why}"
-        for option, why in _REFUSED.items()
-        if (refused or {}).get(option)
-    ]
-    names = [f"node-{number}" for number in range(nodes)]
-    speeds: dict[str, float] = {}
-    slow_s: dict[str, Slowness] = {}
-    delays: dict[str, float] = {}
-    links: dict[str, float] = {}
-    moments: dict[str, dict[str, float]] = {"--join": {}, "--leave": {}}
-    kills: list[Kill] = []
-    shares: dict[str, float] = {}
-    codecs: dict[str, str] = {}
-    delay_s, link_bytes_s = 0.0, None
-    costs = SaidCosts()
-    try:
-        costs = parse_costs(step, fold)
-    except ConfigError as error:
-        problems.append(str(error))
-    try:
-        codecs = parse_codecs(codec, names, config.train.rule)
-    except ConfigError as error:
-        problems.append(str(error))
-    if codec and config.train.mode != "gossip":
-        problems.append("--codec: only with --mode gossip")
-    try:
-        if widths is not None:
-            shares = dict(zip(names, parse_widths(widths, nodes, "--nodes"), strict=True))
-    except ConfigError as error:
-        problems.append(str(error))
-    for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
-        if given and config.train.mode != "ist":
-            problems.append(f"{option}: only with --mode ist")
-    if config.train.mode == "hub":
-        wrong = hub_problems(config.train.rule, config.hub.given, nodes)
-        problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
-    for option, some in (("--link-bytes-s", link), ("--join", join), ("--leave", leave)):
-        in_step = config.train.mode == ALLREDUCE and option == "--link-bytes-s"
-        if some and config.train.mode != "gossip" and not in_step:
-            problems.append(f"{option}: only with --mode gossip")
-    if config.train.rule == GROUPS:
-        problems.append("--rule groups: not in virtual time; flat, hierarchical")
-    if config.train.rule in (HIERARCHICAL, GROUPS) and (
-        what := group_problem(nodes, config.train.group or GROUP_SIZE)
-    ):
-        problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
-    for option, texts, out in (
-        ("--speed", speed, speeds),
-        ("--delay-s", delay, delays),
-        ("--link-bytes-s", link, links),
-    ):
-        for text in texts:
-            try:
-                name, value = number(option, text, names)
-            except ConfigError as error:
-                problems.append(str(error))
-                continue
-            if name:
-                out[name] = value
-            elif option == "--delay-s":
-                delay_s = value
-            elif option == "--link-bytes-s":
-                link_bytes_s = value
-            else:
-                speeds |= {each: value for each in names if each not in speeds}
-    if trajectory and config.report.path is None:
-        problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
-    for text in slow:
-        try:
-            slow_s |= parse_slow(text, names)
-        except ConfigError as error:
-            problems.append(str(error))
-    for text in kill:
-        try:
-            kills.append(parse_kill(text, names))
-        except ConfigError as error:
-            problems.append(str(error))
-    for option, texts in (("--join", join), ("--leave", leave)):
-        for text in texts:
-            try:
-                name, value = moment(option, text, names)
-            except ConfigError as error:
-                problems.append(str(error))
-            else:
-                moments[option][name] = value
-    problems += moments_that_cannot_be(moments["--join"], moments["--leave"], names)
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return VirtualPlan(
-        nodes=nodes,
-        config=config,
-        speeds=speeds,
-        costs=costs,
-        slow_s=slow_s,
-        widths=shares,
-        delay_s=delay_s,
-        delays_s=delays,
-        link_bytes_s=link_bytes_s,
-        links_bytes_s=links,
-        joins_s=moments["--join"],
-        leaves_s=moments["--leave"],
-        kills=tuple(kills),
-        every=every,
-        trajectory=trajectory,
-        codecs=codecs,
-    )
-
-
-_REFUSED = {
-    "--generator": "peers draw their own batches",
-    "--checkpoint": "the same command gives the same run",
-    "--metrics": "there is no process to ask; see --report",
-}
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -235,14 +59,6 @@ def engine(mode: str) -> Callable[[VirtualTraining], Engine]:
         raise ConfigError(f"--mode {mode}: not in virtual time; {have}")
     make: Callable[[VirtualTraining], Engine] = found[mode].load()
     return make
-
-
-def _encoders(codecs: Mapping[str, str]) -> dict[str, Callable[[int], Encoder]]:
-    """The simulator does not know how numbers are encoded; it is told here."""
-    from murmurate.core.codecs.codec import Encoder
-
-    choices = {name: parse_codec(codec) for name, codec in codecs.items()}
-    return {name: partial(Encoder, choice) for name, choice in choices.items() if not choice.plain}
 
 
 class _Run:
@@ -280,6 +96,8 @@ class _Run:
             hub=plan.config.hub.given,
             seed=node.seed,
             speeds=plan.speeds,
+            generator=plan.generator,
+            batches_per_s=plan.batches_per_s,
             slow_s=plan.slow_s,
             own_samples=train.own_samples,
             costs=self.costs,
@@ -291,7 +109,7 @@ class _Run:
             links_bytes_s=plan.links_bytes_s,
             joins_s=plan.joins_s,
             leaves_s=plan.leaves_s,
-            every=plan.every,
+            every=train.every,
             topology=train.topology,
             split=train.split,
             data=train.data_of_peers,
@@ -299,7 +117,7 @@ class _Run:
             samples=self.samples,
             seconds=self.seconds,
             validates=train.validation is not None,
-            encoders=_encoders(plan.codecs),
+            codecs={name: parse_codec(codec) for name, codec in plan.codecs.items()},
         )
         self.engine = engine(train.mode)(self.task)
         self.kills = sorted(plan.kills, key=lambda kill: kill.part)
@@ -455,6 +273,7 @@ class _Run:
         figures = self.engine.figures()
         rows = self._rows(figures, wall_s)
         predictable = train.mode == "gossip" and not mixes_weights(train.rule)
+        predictable = predictable and not self.plan.generator  # nodes may wait for it
         made = report.assemble(
             {
                 "run": node.run,
@@ -515,7 +334,7 @@ class _Run:
         """By the law, from what was set; the staleness that was counted is not used."""
         plan = self.plan
         train = plan.config.train
-        every = plan.every or WAYS[train.rule].every[train.data_of_peers]
+        every = train.every or WAYS[train.rule].every[train.data_of_peers]
         churn = plan.kills or plan.joins_s or plan.leaves_s or train.own_samples
         if plan.slow_s:
             return None
@@ -557,6 +376,3 @@ def run(plan: VirtualPlan) -> int:
         text = json.dumps(result, indent=2, allow_nan=False) + "\n"
         Path(plan.config.report.path).write_text(text, encoding="utf-8")
     return 130 if interrupted else 0
-
-
-__all__ = ["VirtualPlan", "engine", "plan", "run"]

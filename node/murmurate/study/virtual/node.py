@@ -30,6 +30,7 @@ from murmurate.training.publisher import Publisher
 from murmurate.training.recipes import RateSchedule
 
 if TYPE_CHECKING:
+    from murmurate.study.virtual.dealing import NodeBatches
     from murmurate.study.virtual.gossip import GossipWorld
 
 
@@ -53,6 +54,8 @@ class VirtualNode:
     """By its own clock, once it is leaving."""
     driver: Driver[GossipPeer] = field(init=False)
     publisher: Publisher = field(init=False)
+    source: NodeBatches | None = None
+    """Where a generator deals the batches."""
     likeness: Likeness = field(init=False)
 
     def next_step_s(self) -> float:
@@ -90,6 +93,9 @@ class VirtualBackground:
         if not self._world.links.narrow:
             return peer.synced  # nothing waits, ever
         return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
+
+    def under_way(self, number: int) -> bool:
+        return self._node.peer.under_way(number)
 
     def gives_snapshot(self) -> bool:
         return False

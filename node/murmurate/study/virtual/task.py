@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from murmurate.core.codecs.codec import Encoder
+from murmurate.core.codecs.choice import Choice
 from murmurate.core.figures.learning import Learning
 from murmurate.core.layout import Layout
 from murmurate.core.staleness import Summary
@@ -76,13 +76,17 @@ class VirtualTraining:
     """Mode gossip: what is said of the peers' data."""
     recipe: Recipe = field(default_factory=Recipe)
     """How rate and batch size change on the way; the optimizer is the workload's."""
+    generator: bool = False
+    """Mode gossip: one more process deals the batches, each to one node."""
+    batches_per_s: float | None = None
+    """What it gives out, one after another; None: at once."""
     samples: int | None = None
     seconds: float | None = None
     """The budget, as far as the recipe goes by it; whoever carries out the events ends the run."""
     validates: bool = False
     """The workload holds a part of its training data out, which is evaluated on at the end too."""
-    encoders: Mapping[str, Callable[[int], Encoder]] = field(default_factory=dict)
-    """Mode gossip: what makes the encoder of a node, for so many numbers; the others send plain."""
+    codecs: Mapping[str, Choice] = field(default_factory=dict)
+    """Mode gossip: the forms in which nodes send; of the others the links decide, if narrow."""
 
     def __post_init__(self) -> None:
         known = set(self.names)
