@@ -2,8 +2,8 @@
 
 A new figure is a line here, or in the file of its kind beside this one: `/metrics`, its type, help
 and labels are made from it, and a test asks for it in docs/metrics.md. Names are a contract:
-dashboards, rules and scripts use them. Labels are bounded: peers by name up to `NAMES_MAX`, the rest as `other`; classes up to `CLASSES_MAX`; reasons
-and codecs are words of this program.
+dashboards, rules and scripts use them. Labels are bounded: peers by name up to `NAMES_MAX`, the
+rest as `other`; classes up to `CLASSES_MAX`; reasons and codecs are words of this program.
 """
 
 from __future__ import annotations
