@@ -37,6 +37,8 @@ class PlacedParameters:
         """Where they were set, if that has to be known to tell what a step gained."""
         self.at_weights = False
         """Whether they were the weights, to the bit, when they were last set."""
+        self.owned = False
+        """Whether whoever made this changes them, too, and means it (`groups`)."""
         self._told = False
 
     def gained(self, place: slice, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -73,7 +75,7 @@ class PlacedParameters:
         weights = self.background.weights
         if self.layout.equal(self.parameters, weights):
             return None
-        if not self._told:
+        if not self._told and not self.owned:
             self._told = True
             log.warning(
                 "%s: the parameters were changed beside the optimizers given to join(); such"

@@ -75,7 +75,7 @@ class Publisher:
         self._merged = [each for each in (self.statistics, self.moments) if each]
         self._background = background
         self._layout = layout
-        self._placed = PlacedParameters(background, layout, parameters)
+        self.placed = PlacedParameters(background, layout, parameters)
         self._rule = rule
         self._gain = gain
         self._coding = coding or OneCodec()
@@ -152,9 +152,9 @@ class Publisher:
             self._eager = True
             self.statistics.watch(lambda: self._background.weights)
         if self._rule.stepped(self._gained()):
-            self._placed.to_weights()
+            self.placed.to_weights()
         else:
-            self._placed.at_weights = False
+            self.placed.at_weights = False
         self._looked = False
 
     @property
@@ -194,8 +194,8 @@ class Publisher:
             self._residual = encoded
             if turns is not None:
                 turns.forget()
-            if self._layout.narrow or exact or self._placed.at_weights:
-                self._placed.to_weights()
+            if self._layout.narrow or exact or self.placed.at_weights:
+                self.placed.to_weights()
         self.start_batch()
 
     def _made(self, *, exact: bool) -> Delta:
@@ -212,7 +212,7 @@ class Publisher:
         return (coded, *beside) if beside else coded
 
     def _gained(self, place: slice = ALL, out: torch.Tensor | None = None) -> StepsGain:
-        return StepsGain(self._placed, self._gain, place, out)
+        return StepsGain(self.placed, self._gain, place, out)
 
     def _with_merged(self, update: torch.Tensor, place: slice) -> None:
         for each in self._merged:
@@ -239,9 +239,9 @@ class Publisher:
             turns.published()
             self._merged_published(place)
             self._residual = turns.waiting
-            if not turns.waiting or self._placed.at_weights:
+            if not turns.waiting or self.placed.at_weights:
                 # The sum is rounded, and they are to be the weights to the bit.
-                self._placed.to_weights()
+                self.placed.to_weights()
         self.start_batch()
 
     def publish_all(self) -> None:
@@ -257,14 +257,14 @@ class Publisher:
         it is not worth an update."""
         assert self._encoder is not None
         self.show_weights()
-        rest = self._placed.gained(ALL)
+        rest = self.placed.gained(ALL)
         if (left := self._rule.rest()) is not None:
             rest.add_(left)
         rest[self._layout.trained :] = 0.0
         update = self._encoder.encode_last(rest.mul_(share))
         if update is not None:
             self._commit(update)
-        self._placed.to_weights()
+        self.placed.to_weights()
         self._residual = False
         self.start_batch()
 
@@ -328,9 +328,9 @@ class Publisher:
             self.start_batch(began_at)
             return False
         ahead = None
-        if self.pending and not self._placed.at_weights:
+        if self.pending and not self.placed.at_weights:
             place = place_of(waiting) if self.in_turns else ALL
-            ahead = self._layout.ahead(self._placed.parameters, background.weights, place)
+            ahead = self._layout.ahead(self.placed.parameters, background.weights, place)
         folds = Folds(changed=False, began=False, applied=())
         began = time.thread_time()
         try:
@@ -351,7 +351,7 @@ class Publisher:
             if ahead is not None:
                 ahead.put_back(background.weights)
             elif folds.changed:
-                self._placed.to_weights()
+                self.placed.to_weights()
         self.statistics.show(background.weights, changed=folds.changed)
         if self._rhythm is not None and folds.applied:
             self._rhythm.folded(time.thread_time() - began, len(folds.applied))
@@ -387,7 +387,7 @@ class Publisher:
 
     def _take_back(self) -> None:
         """The parameters are the weights again."""
-        self._placed.to_weights()
+        self.placed.to_weights()
         self.statistics.mend(self._background.weights)
         self._forget_steps()
 
@@ -439,7 +439,7 @@ class Publisher:
         """Set the parameters to where the rule wants the next gradient taken, if not there yet."""
         self._looked = True
         self.statistics.called(self._background.weights)
-        placed = self._placed
+        placed = self.placed
         if placed.ahead or not self._rule.leads(self._gained()):
             return
         if (written := placed.written()) is not None:
@@ -468,5 +468,5 @@ class Publisher:
         """Set the parameters to the weights, for whoever looks at the model. `within_step`: that
         may be an optimizer which looks at the loss on its way, and what it has moved is its own."""
         self.statistics.show(self._background.weights)
-        if self._placed.ahead and not (within_step and self._placed.moved):
-            self._placed.to_weights()
+        if self.placed.ahead and not (within_step and self.placed.moved):
+            self.placed.to_weights()

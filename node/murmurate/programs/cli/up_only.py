@@ -69,8 +69,6 @@ UP_OPTIONS = (
         "--generator",
         "",
         "one more process deals the batches, each to one node (docs/generator.md)",
-        Time.REAL,
-        why_not="peers draw their own batches",
     ),
     UpOption(
         "trajectory",

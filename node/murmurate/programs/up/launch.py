@@ -24,7 +24,7 @@ from murmurate.core.values.slowness import Slowness, parse_slowness
 from murmurate.edge.runtime.shared_machine import cores
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.key import MEMBER, Role, value_of, written
-from murmurate.programs.keys.table import UP_KEYS, Config
+from murmurate.programs.keys.table import UP_KEYS, Config, TrainConfig
 
 GENERATOR, COORDINATOR = "generator", "coordinator"
 
@@ -143,13 +143,8 @@ def plan(
         problems.append(str(error))
     if len({each.name for each in kills}) < len(kills):
         problems.append("--kill: each node at most once")
-    if generator and mixes_weights(config.train.rule):
-        problems.append("--generator: not with rule average, which sends no updates")
-    if generator and config.train.recipe.changes:
-        problems.append(
-            "--generator: not with --schedule, --warmup, --batch-warmup: how far the run is, is"
-            " known to it alone"
-        )
+    if generator:
+        problems += generator_problems(config.train)
     if trajectory and config.report.path is None:
         problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     shares: list[float] = []
@@ -187,6 +182,21 @@ def plan(
         trajectory=trajectory,
         widths=tuple(shares),
     )
+
+
+def generator_problems(train: TrainConfig, modes: Sequence[str] = ()) -> list[str]:
+    """What a generator does not go with. `modes`: the only ones; none: said elsewhere."""
+    problems = []
+    if modes and train.mode not in modes:
+        problems.append(f"--generator: only with --mode {', '.join(modes)}")
+    if mixes_weights(train.rule):
+        problems.append("--generator: not with rule average, which sends no updates")
+    if train.recipe.changes:
+        problems.append(
+            "--generator: not with --schedule, --warmup, --batch-warmup: how far the run is, is"
+            " known to it alone"
+        )
+    return problems
 
 
 def parse_widths(text: str | None, peers: int, option: str = "--peers") -> list[float]:

@@ -25,6 +25,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.gossip.average.push_sum import Averager, Merged, Receipt, Share, Stale, mass
 from murmurate.core.topology import neighbours
 from murmurate.errors import ConfigError, PromiseBroken
+from murmurate.study.sim import mixing
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Network
 from murmurate.study.sim.options import Faults
@@ -321,7 +322,8 @@ def run(
 
 
 def report(seed: int = 0, seeds: int = 100) -> Table:
-    """What `murmurate sim` prints: for each pattern the same seeds, with 3 to 7 nodes."""
+    """What `murmurate sim` prints: for each pattern the same seeds, with 3 to 7 nodes; then the
+    real peers."""
     heads = ("pattern", "seeds", "events", "merges", "checks", "lost", "twice", "error", "leak")
     table = Table(*heads, title="gossip of weights", box=SIMPLE, collapse_padding=True)
     table.caption = "checks of staleness; messages lost and twice; the worst final error and leak"
@@ -335,4 +337,5 @@ def report(seed: int = 0, seeds: int = 100) -> Table:
         figures = (seeds, sums["events"], sums["merges"], sums["checks"], lost, twice)
         worst = max(one.error for one in runs), max(one.leak for one in runs)
         table.add_row(pattern, *(f"{n:,}" for n in figures), *(f"{x:.1e}" for x in worst))
+    table.add_row(*mixing.figures(range(seed, seed + seeds)))
     return table

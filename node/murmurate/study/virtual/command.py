@@ -96,6 +96,8 @@ class _Run:
             hub=plan.config.hub.given,
             seed=node.seed,
             speeds=plan.speeds,
+            generator=plan.generator,
+            batches_per_s=plan.batches_per_s,
             slow_s=plan.slow_s,
             own_samples=train.own_samples,
             costs=self.costs,
@@ -271,6 +273,7 @@ class _Run:
         figures = self.engine.figures()
         rows = self._rows(figures, wall_s)
         predictable = train.mode == "gossip" and not mixes_weights(train.rule)
+        predictable = predictable and not self.plan.generator  # nodes may wait for it
         made = report.assemble(
             {
                 "run": node.run,

@@ -29,6 +29,7 @@ from murmurate.core.publishing.rule import Making
 from murmurate.core.replica import Replica
 from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
+from murmurate.study.virtual.dealing import LINGER_S, NodeBatches, VirtualDealing
 from murmurate.study.virtual.links import VirtualLinks
 from murmurate.study.virtual.node import VirtualBackground, VirtualNode, VirtualPorts
 from murmurate.study.virtual.task import Figures, VirtualTraining
@@ -68,6 +69,7 @@ class GossipWorld:
             raise ConfigError(f"codec: rule {task.rule!r} exchanges weights as they are")
         self.task = task
         self.events = Events()
+        self.dealing = VirtualDealing(self, task) if task.generator else None
         self.links = VirtualLinks(task.network(), task.link_bytes_s, task.links_bytes_s)
         self.batch_size = task.workload.batch_size
         self.training = True
@@ -121,6 +123,8 @@ class GossipWorld:
             chance=random.Random(f"slow/{task.seed}/{name}"),
             rates=RateSchedule(optimizer, task.recipe),
         )
+        if self.dealing is not None:
+            node.batches = node.source = NodeBatches()
         node.fold_s = task.fold_s(name)
         way = WAYS[task.rule]
         gain = OptimizerGain(optimizer, parameters)
@@ -148,6 +152,7 @@ class GossipWorld:
             coding=coding_for(choice, layout, rule),
             statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
         )
+        node.publisher.source = node.source
         ports = VirtualPorts(self, node)
         node.driver = Driver(Ports(network=ports, disk=NoDisk(), lives=ports, watch=ports))
         return node
@@ -160,6 +165,8 @@ class GossipWorld:
         node.driver.begin(Life(self._peer(node, late=late), others), self.now)
         node.driver.pump(self.now)
         self.events.after(rng.random() * TICK_S * self.tempo, self._tick, node)
+        if self.dealing is not None:
+            self.dealing.join(node)
         self.events.after(rng.random() * node.step_s, self._begin, node)
 
     def _peer(self, node: VirtualNode, *, late: bool) -> GossipPeer:
@@ -203,6 +210,8 @@ class GossipWorld:
         """What has arrived is folded in, then a batch is started: its context is this instant's."""
         if node.figures.state != "training":
             return
+        if self.training and node.peer.synced and not self._has_batch(node):
+            return
         folding_s = node.fold_s * self.fold(node)
         if folding_s:
             node.figures.more["folding_s"] = node.figures.more.get("folding_s", 0.0) + folding_s
@@ -213,6 +222,23 @@ class GossipWorld:
                 act, after_s = self._finish, node.next_step_s()
             self.events.after(folding_s + after_s, act, node)
             node.figures.wait_s += 0.0 if node.peer.synced else node.step_s
+
+    def _has_batch(self, node: VirtualNode) -> bool:
+        """Whether there is one; if not, the node goes on when it comes."""
+        dealing, source = self.dealing, node.source
+        if dealing is None or source is None:
+            return True
+        if source.begin():
+            dealing.say(node, more=1)
+            return True
+        source.since_s = self.events.time
+
+        def begin() -> None:
+            node.figures.wait_s += self.events.time - source.since_s
+            self._begin(node)
+
+        source.waits = begin
+        return False
 
     def fold(self, node: VirtualNode) -> int:
         """Fold in what has arrived; how many messages that were."""
@@ -267,10 +293,26 @@ class GossipWorld:
         self.events.after(TICK_S * self.tempo, self._tick, node)
         if not self.training or state == "leaving":
             node.publisher.fold()
+        if self.dealing is not None:
+            self._tick_of_batches(node, self.dealing)
         node.driver.tick(self.now)
         node.driver.pump(self.now)
         if state == "leaving" and (node.peer.settled() or self.now > node.leaves_by):
             node.figures.state = "left"
+            if self.dealing is not None:
+                self.dealing.gone(node.figures.name)
+
+    def _tick_of_batches(self, node: VirtualNode, dealing: VirtualDealing) -> None:
+        """It says what it holds; who only waits folds in meanwhile, and publishes steps that wait
+        for more, as a feed does."""
+        source = node.source
+        if source is not None and source.waits is not None:
+            self.fold(node)
+            if self.events.time > source.since_s + LINGER_S * self.tempo:
+                node.publisher.publish_all()
+        dealing.say(node)
+        if node.figures.name == self.task.names[0] or not self.training:
+            dealing.settle()
 
     # -- coming and going --------------------------------------------------------------------------
 
@@ -333,13 +375,18 @@ class GossipWorld:
     def figures(self) -> list[Figures]:
         for node in self.nodes.values():
             node.figures.loss = node.loss.mean()
-        return [node.figures for node in self.nodes.values()]
+        rows = [node.figures for node in self.nodes.values()]
+        return rows if self.dealing is None else [*rows, self.dealing.figures()]
 
     def samples(self) -> int:
+        if self.dealing is not None:
+            return self.dealing.samples()
         return sum(node.figures.samples for node in self.nodes.values())
 
     def kill(self, name: str) -> None:
         self.nodes[name].figures.state = "killed"
+        if self.dealing is not None:
+            self.dealing.gone(name)
 
     def evaluate(self, *, validation: bool = False) -> Figures | None:
         """The replica of the first that lives, in a copy of its model: all others have nearly the

@@ -30,6 +30,7 @@ from murmurate.training.publisher import Publisher
 from murmurate.training.recipes import RateSchedule
 
 if TYPE_CHECKING:
+    from murmurate.study.virtual.dealing import NodeBatches
     from murmurate.study.virtual.gossip import GossipWorld
 
 
@@ -53,6 +54,8 @@ class VirtualNode:
     """By its own clock, once it is leaving."""
     driver: Driver[GossipPeer] = field(init=False)
     publisher: Publisher = field(init=False)
+    source: NodeBatches | None = None
+    """Where a generator deals the batches."""
     likeness: Likeness = field(init=False)
 
     def next_step_s(self) -> float:

@@ -18,7 +18,9 @@ from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.table import Config
 from murmurate.programs.up.launch import (
+    GENERATOR,
     Kill,
+    generator_problems,
     hub_option,
     parse_codecs,
     parse_kill,
@@ -48,6 +50,9 @@ class VirtualPlan:
     kills: tuple[Kill, ...] = ()
     trajectory: bool = False
     codecs: Mapping[str, str] = field(default_factory=dict)
+    generator: bool = False
+    batches_per_s: float | None = None
+    """What the generator gives out; None: at once."""
 
 
 def plan(
@@ -65,6 +70,7 @@ def plan(
     widths: str | None = None,
     kill: Sequence[str] = (),
     codec: Sequence[str] = (),
+    generator: bool = False,
     trajectory: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> VirtualPlan:
@@ -111,6 +117,8 @@ def plan(
         in_step = config.train.mode == ALLREDUCE and option == "--link-bytes-s"
         if some and config.train.mode != "gossip" and not in_step:
             problems.append(f"{option}: only with --mode gossip")
+    if generator:
+        problems += generator_problems(config.train, ("gossip",))
     if config.train.rule == GROUPS:
         problems.append("--rule groups: not in virtual time; flat, hierarchical")
     if config.train.rule in (HIERARCHICAL, GROUPS) and (
@@ -124,7 +132,8 @@ def plan(
     ):
         for text in texts:
             try:
-                name, value = number(option, text, names)
+                dealt = [GENERATOR] if generator and option == "--speed" else []
+                name, value = number(option, text, [*names, *dealt])
             except ConfigError as error:
                 problems.append(str(error))
                 continue
@@ -157,6 +166,7 @@ def plan(
             else:
                 moments[option][name] = value
     problems += moments_that_cannot_be(moments["--join"], moments["--leave"], names)
+    batches_per_s = speeds.pop(GENERATOR, None)
     if problems:
         raise ConfigError("\n".join(problems))
     return VirtualPlan(
@@ -175,4 +185,6 @@ def plan(
         kills=tuple(kills),
         trajectory=trajectory,
         codecs=codecs,
+        generator=generator,
+        batches_per_s=batches_per_s,
     )

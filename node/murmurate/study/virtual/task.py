@@ -76,6 +76,10 @@ class VirtualTraining:
     """Mode gossip: what is said of the peers' data."""
     recipe: Recipe = field(default_factory=Recipe)
     """How rate and batch size change on the way; the optimizer is the workload's."""
+    generator: bool = False
+    """Mode gossip: one more process deals the batches, each to one node."""
+    batches_per_s: float | None = None
+    """What it gives out, one after another; None: at once."""
     samples: int | None = None
     seconds: float | None = None
     """The budget, as far as the recipe goes by it; whoever carries out the events ends the run."""

@@ -8,6 +8,7 @@ number 0, and the smaller side starts again as newcomers (`Rejoin`).
 
 from __future__ import annotations
 
+from murmurate.core import topology
 from murmurate.core.effect import Effect, Rejoin, Send, Verdict
 from murmurate.core.gossip.average.links import ShareLinks
 from murmurate.core.gossip.average.partners import Partners
@@ -200,10 +201,35 @@ class PartnerLives:
         life = state.membership.epoch
         known = [(n, epoch) for n in live if n != state.name and (epoch := life(n))]
         apart = [n for n, epoch in known if state.is_apart(n, epoch)]
-        mine = len(live) - len(apart)
         if not apart or state.leaving or self._over or not state.synced:
             return []
-        if len(apart) < mine or (len(apart) == mine and live[0] not in apart):
+        beyond = self._beyond(live, apart)
+        if not _are_more(apart, live) and not _are_more(beyond, live):
             return []
         self._over = True
         return [Rejoin(f"{', '.join(apart[:3])} and I were apart for too long to go on as before")]
+
+    def _beyond(self, live: tuple[str, ...], apart: list[str]) -> list[str]:
+        """Those whom no path leads to any more but over a link of mine that is closed for good: on
+        a tree one such link parts the swarm, and only its two ends know of it."""
+        state = self._state
+        near: dict[str, set[str]] = {name: set() for name in live}
+        for name in live:
+            for other in topology.neighbours(state.config.topology, name, live):
+                if not (name == state.name and other in apart) and not (
+                    other == state.name and name in apart
+                ):
+                    near[name].add(other)
+                    near[other].add(name)
+        reached, to_see = {state.name}, [state.name]
+        while to_see:
+            new = near[to_see.pop()] - reached
+            reached |= new
+            to_see += sorted(new)
+        return [name for name in live if name not in reached]
+
+
+def _are_more(those: list[str], live: tuple[str, ...]) -> bool:
+    """Whether these are more than the others; of two equal sides, that with the first name is."""
+    mine = len(live) - len(those)
+    return len(those) > mine or (len(those) == mine and live[0] in those)

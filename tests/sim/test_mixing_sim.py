@@ -1,0 +1,56 @@
+"""`study/sim/mixing.py`: the real peers of averaging under the driver, on a bad network."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from murmurate.core.gossip.average.push_sum import Averager, Merged, Share, Stale
+from murmurate.errors import PromiseBroken
+from murmurate.study.sim import mixing
+
+
+def test_40_seeds_conserve_the_mass_and_end_with_one_model() -> None:
+    runs = [mixing.run(seed) for seed in range(40)]
+    counts = sum((one.counts for one in runs), Counter[str]())
+    assert max(one.leak for one in runs) <= mixing.LEAK_MAX
+    for kind in ("crash", "join", "leave", "cut", "one-way cut", "lost", "late duplicate"):
+        assert counts[kind] > 5, kind
+    assert counts["merges"] > 10_000
+
+
+def test_a_link_that_is_closed_for_good_does_not_part_a_tree() -> None:
+    """Only its two ends knew of it, and neither was on the smaller side of those it knew."""
+    assert mixing.run(163).counts["apart for too long"]
+
+
+def test_one_seed_decides_everything() -> None:
+    assert mixing.run(3).trace_hash == mixing.run(3).trace_hash != mixing.run(4).trace_hash
+
+
+def test_a_share_that_is_put_in_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = Averager.receive
+
+    def again(self: Averager, sender: str, share: Share) -> Merged | Stale:
+        life, last = self._taken.get(sender, (0, 0))
+        if life == share.epoch and share.seq <= last:
+            self._taken[sender] = life, share.seq - 1
+        return receive(self, sender, share)
+
+    monkeypatch.setattr(Averager, "receive", again)
+    with pytest.raises(PromiseBroken, match="twice"):
+        mixing.run(1)
+
+
+def test_mass_that_goes_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assign = Averager.assign
+
+    def leaky(self: Averager, partner: str, epoch: int, part: float) -> Share | None:
+        share = assign(self, partner, epoch, part)
+        self.weight *= 1.0 - 1e-6
+        return share
+
+    monkeypatch.setattr(Averager, "assign", leaky)
+    with pytest.raises(PromiseBroken, match="mass"):
+        mixing.run(0)
