@@ -302,7 +302,9 @@ def test_a_large_model_goes_from_turns_to_a_codec_and_back(shared: bool) -> None
     assert sizes == [4] * 4 + [SIZE] * 4 + [4] * 4
     steps = zip(background.contexts, background.contexts[1:], strict=False)
     newer = [after - before for before, after in steps]
-    assert newer[3] < newer[4], "what waited longest is as old as its part, when a codec takes all at once"
+    assert newer[3] < newer[4], (
+        "what waited longest is as old as its part, when a codec takes all at once"
+    )
     it.publisher.publish_all()
     assert torch.equal(it.values, background.weights)
     if not shared:
