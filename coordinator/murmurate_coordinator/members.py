@@ -89,6 +89,8 @@ class Seat:
     """Of its last push: how many of others' were folded in since `mark`."""
     seconds: float = 0.0
     """Of training, told under its lease so far."""
+    samples_per_s: float = 0.0
+    """Between its last two pushes; 0: not known yet."""
     trained: float = 0.0
     trained_s: float = 0.0
     measures: int = 0
@@ -117,9 +119,11 @@ class Seat:
         self.staleness = max(0, pushes - 1 - self.mark) if staleness is None else staleness
         self.mark = pushes
 
-    def trains(self, part: float, steps: int, seconds: float) -> None:
-        """A push told of so many more steps on that part of the units."""
+    def trains(self, part: float, steps: int, seconds: float, samples: int = 0) -> None:
+        """A push told of so many more steps on that part of the units, and samples in them."""
         spent, self.seconds = seconds - self.seconds, seconds
+        if spent > 0:
+            self.samples_per_s = samples / spent
         if steps > 0 and spent > 0 and self.speed is None:
             self.trained += part * steps
             self.trained_s += spent
@@ -181,6 +185,18 @@ class Members:
             return {}
         mean = sum(measured.values()) / len(measured)
         return {name: speed / mean for name, speed in measured.items()}
+
+    def unpushed(self, now: float, training: Iterable[str]) -> int:
+        """The samples, about, that these have trained since their last pushes or gifts: as fast as
+        before these."""
+        seats = [seat for name in training if (seat := self.seats.get(name)) is not None]
+        here = [seat for seat in seats if seat.stream and seat.since_s is not None]
+        return int(
+            sum(
+                (now - seat.begun_s) * (seat.samples_per_s or self.tally(seat.name).samples_per_s)
+                for seat in here
+            )
+        )
 
     # -- over a restart ----------------------------------------------------------------------------
 

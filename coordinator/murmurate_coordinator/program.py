@@ -186,7 +186,7 @@ class CoordinatorRole:
 
     def over(self, now: float) -> str:
         """By the budget, or when there is nothing left to save."""
-        if self.samples is not None and self.centre.solver.totals.samples >= self.samples:
+        if self.samples is not None and self.centre.samples_if_stopped(now) >= self.samples:
             return "samples"
         seconds = self.config.train.seconds
         if seconds is not None and self.trained_s(now) >= seconds:

@@ -282,7 +282,7 @@ class Sessions:
         tally.taken(push.steps, push.samples, seat.staleness)
         self.staleness.add(seat.staleness)
         self._hear(tally, head.loss)
-        seat.trains(self.part(held), push.steps, head.seconds)
+        seat.trains(self.part(held), push.steps, head.seconds, push.samples)
         if not seat.width and self.solver.follows_speed:
             self._follow_speeds()
 
@@ -408,6 +408,15 @@ class Sessions:
             seat.grace_s = min(seat.grace_s, GRACE_S)
         task = wire.Task(stop=reason)
         self.out += [Out(seat.stream, task) for seat in self.members.seats.values() if seat.stream]
+
+    def samples_if_stopped(self, now: float) -> int:
+        """What the model will have seen, about, if the run ends now: the last pushes of subnets
+        come at its end. A hub is pushed to after every few steps, and counts what it has."""
+        solver = self.solver
+        if solver.mode != "ist":
+            return solver.totals.samples
+        training = [lease.owner for lease in solver.leases.values() if not lease.done]
+        return solver.totals.samples + self.members.unpushed(now, training)
 
     @property
     def awaited(self) -> int:

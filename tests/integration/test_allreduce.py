@@ -270,7 +270,7 @@ def test_a_step_with_a_closure_is_refused() -> None:
         optimizer.step(lambda: 0.0)
 
 
-def test_groups_are_in_step_inside_and_gossip_across() -> None:
+def test_groups_are_in_step_inside_and_gossip_across(caplog: pytest.LogCaptureFixture) -> None:
     """003, section 3.1: two groups of two."""
     with members(4, 60, rule="groups", group=2, name="m-{}") as found:
         everyone(found)
@@ -287,6 +287,7 @@ def test_groups_are_in_step_inside_and_gossip_across() -> None:
     assert found[2].groups == [("m-2", "m-3")] * 60
     spoke = [isinstance(each.swarm, GroupedSwarm) and each.swarm.spoke for each in found]
     assert spoke == [True, False, True, False], "the first of each group"
+    assert "changed beside the optimizers" not in caplog.text, "the group itself changes them"
 
 
 # -- in processes --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def wide() -> nn.Sequential:
 
 
 @contextmanager
-def nodes_with(*codecs: str, topology: str = "full") -> Iterator[list[Node]]:
+def nodes_with(*codecs: str, topology: str = "full", rule: str = "sum") -> Iterator[list[Node]]:
     nodes: list[Node] = []
     try:
         for index, codec in enumerate(codecs):
@@ -34,6 +34,7 @@ def nodes_with(*codecs: str, topology: str = "full") -> Iterator[list[Node]]:
                     peers=peers,
                     codec=codec,
                     topology=topology,
+                    rule=rule,
                 )
             )
         yield nodes
@@ -56,8 +57,10 @@ def sent(node: Node) -> dict[str, int]:
 
 @pytest.mark.parametrize("topology", ["full", "star"])
 def test_all_read_all_and_end_with_the_same(topology: str) -> None:
-    """In the star one node passes on what the others encoded."""
-    with nodes_with("bf16", "int8", "topk", "fp32", topology=topology) as nodes:
+    """In the star one node passes on what the others encoded. (On a busy machine updates get as old
+    as they like; the plain sum of four nodes' may then diverge.)"""
+    codecs = ("bf16", "int8", "topk", "fp32")
+    with nodes_with(*codecs, topology=topology, rule="capped") as nodes:
         train_together(nodes, steps=60)
         same_weights(nodes)
         for node in nodes:

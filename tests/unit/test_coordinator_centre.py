@@ -597,6 +597,27 @@ def test_the_last_pushes_are_in_and_nothing_is_given_any_more(rule: str) -> None
         table.hello(Peer("late"))
 
 
+def test_what_members_will_push_when_it_ends_is_counted_for_the_budget() -> None:
+    """A push is of many steps: with those of all members a short run went 45 % beyond it."""
+    table, (a, b) = seated("async", "a", "b")
+    centre = table.centre
+    assert centre.samples_if_stopped(table.now + 1.0) == 0  # nobody knows how fast they are
+    for peer in (a, b):
+        peer.train(J)
+        table.push(peer)
+    pushed = 2 * J * BATCH
+    assert centre.samples_if_stopped(table.now) == pushed
+    per_second = BATCH / 0.1  # `Table.push` says 0.1 s for each step
+    later = table.now + 1.0
+    assert centre.samples_if_stopped(later) == pytest.approx(pushed + 2 * per_second, 0.01)
+    table.gone(b)
+    assert centre.samples_if_stopped(later) == pytest.approx(pushed + per_second, 0.01)
+    barrier, (c, _) = seated("sync", "c", "d")
+    c.train(J)
+    barrier.push(c)
+    assert barrier.centre.samples_if_stopped(barrier.now + 1.0) == J * BATCH  # it waits
+
+
 # -- kill -9 --------------------------------------------------------------------------------------
 
 

@@ -80,3 +80,20 @@ def test_its_own_member_is_a_node_like_any_other() -> None:
 
 def test_the_rules_are_those_that_there_are() -> None:
     assert RULES == tuple(SOLVERS) == ("sync", "once", "async", "lease", "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"train.rule": "async"}, "pull with mode batches"),
+        ({"coordinator.train": "true"}, "not with mode batches: no model is here"),
+        ({"train.every": "4"}, "not with mode batches"),
+        ({"hub.gradients": "2"}, "only with mode hub"),
+    ],
+)
+def test_a_coordinator_that_deals_batches_has_no_model(
+    options: dict[str, str], sentence: str
+) -> None:
+    assert load(None, {}, {"train.mode": "batches"}).train.rule == "pull"
+    with pytest.raises(ConfigError, match=sentence):
+        load(None, {}, {"train.mode": "batches", **options})

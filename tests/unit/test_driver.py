@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.driver import DECIDED_MAX, Driver, Folded, Life, NoDisk, Ports, Seen
+from murmurate.core.driver import (
+    DECIDED_MAX,
+    Driver,
+    Folded,
+    Life,
+    NoDisk,
+    Ports,
+    Seen,
+)
 from murmurate.core.effect import (
     Adopted,
     Applied,
@@ -72,6 +80,13 @@ class Told:
         if message == "broken":
             raise ValueError(message)
         return self._answer("fold", sender, message)
+
+    def beside(self, waiting: Sequence[Any], new: Any) -> Any | None:
+        if not isinstance(new, str):
+            return None
+        if new.startswith("sum"):
+            return f"{waiting[-1]}+{new}"
+        return new if new.startswith("apart") else None
 
     def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
         if context:
@@ -241,6 +256,28 @@ def test_a_delivery_waits_for_fold_and_its_link_is_told_when_it_is_folded() -> N
     scene.pump()
     assert scene.done == ["update"]
     assert scene.driver.fold(1.0) is None
+
+
+def test_of_several_of_one_sender_that_wait_all_give_their_places_back() -> None:
+    words = ("one", "two", "apart3", "sum4", "sum5", "six")
+    scene = Scene({"fold": [APPLIED], **{each: [Deliver("b", each)] for each in words}})
+    for message in words[:2]:
+        scene.receive(message)
+    scene.pump()
+    assert not scene.done
+    scene.receive("apart3")
+    scene.pump()
+    assert sorted(scene.done) == ["apart3", "one", "two"]  # a link tells of them in order
+    for message in words[3:]:
+        scene.receive(message)
+    scene.pump()
+    assert sorted(scene.done) == ["apart3", "one", "sum4", "sum5", "two"]
+    waiting = [each.message for each in scene.driver.inbox]
+    assert waiting == ["one", "two", "apart3+sum4+sum5", "six"]  # the last one holds its place
+    while scene.driver.fold(1.0):
+        pass
+    scene.pump()
+    assert sorted(scene.done) == sorted(words)
 
 
 def test_what_is_not_delivered_is_given_back_at_once() -> None:

@@ -30,6 +30,7 @@ from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.effect import Adopted, Drop
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.delivery import LAGS_S
+from murmurate.core.gossip.folding import APART_MAX, SUMS_MAX
 from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import (
     ALIVE,
@@ -351,3 +352,44 @@ def test_what_an_earlier_life_gave_up_is_not_called_durable() -> None:
     digests = sent(back.leave(NOW), Digest)
     assert digests
     assert all(digest.durable == Clock([B1]) for _, digest in digests)
+
+
+# -- who folds rarely ------------------------------------------------------------------------------
+
+
+def test_pushes_that_wait_are_one_where_nothing_of_them_can_be_taken_by_itself() -> None:
+    b = peer("b")
+    many = [push(Dot("a", 1, seq)) for seq in range(1, APART_MAX + 3)]
+    for each in many:
+        b.receive("a", each, NOW)
+    apart, (first, second) = many[:APART_MAX], many[APART_MAX:]
+    assert b.beside(apart[:-1], apart[-1]) is apart[-1]
+    total = b.beside([*apart[:-1], first], second)
+    assert total is not None
+    assert total.dots == (*first.dots, *second.dots)
+    twice = push(*second.dots, context=Clock(first.dots))
+    b.receive("c", twice, NOW)  # now a second message has it, too
+    assert b.beside([*apart[:-1], first], second) is None
+    b.fold("a", total, NOW)
+    assert state(b) == (weights(*total.dots), Clock(total.dots))
+    assert dropped(b.fold("c", twice, NOW)) == "duplicate"
+    later = push(Dot("a", 1, APART_MAX + 3))
+    b.receive("a", later, NOW)
+    assert b.beside([*apart[:-1], first], later) is None  # the first is in already
+    assert b.beside([*apart, *[later] * (SUMS_MAX + 1)], later) is None  # the sender keeps it
+
+
+def test_who_takes_all_and_folds_nothing_in_is_slow() -> None:
+    """What waits there in sums gives its places on the link back, so that more is taken."""
+    a = peer("a", config=as_nodes(log=4, store=4))
+    publish(a)
+    a.receive("b", Digest(1, Clock((A1,)), Clock()), NOW)
+    publish(a)
+    delivery = a._delivery
+    for now in (NOW, NOW + LAGS_S / 2, NOW + 2 * LAGS_S):
+        delivery.note_waiting(["b"], now)
+        delivery._taken_at["b"] = now
+        assert delivery.lags("b", now) == (now > NOW + LAGS_S)
+    a.receive("b", Digest(1, Clock((A1, A2)), Clock()), NOW)
+    delivery.note_waiting(["b"], now)
+    assert not delivery.lags("b", now + LAGS_S / 2)

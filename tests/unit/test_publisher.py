@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from murmurate.core.clock import Clock
+from murmurate.core.clock import Clock, Dot
 from murmurate.core.codecs.choice import Choice
 from murmurate.core.codecs.codec import Encoder
 from murmurate.core.codecs.following import OneCodec
@@ -18,7 +18,8 @@ from murmurate.core.intervals import Runs
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, parts_of
 from murmurate.core.publishing.plain import Plain
-from murmurate.core.publishing.rule import PublishingRule, Span
+from murmurate.core.publishing.rule import Making, PublishingRule, Span
+from murmurate.core.publishing.shared import Shared
 from murmurate.core.publishing.turns import Turns
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 from murmurate.errors import LocalProtocolError
@@ -255,6 +256,57 @@ def test_in_turns_a_part_is_published_and_the_rest_waits() -> None:
     assert it.background.weights.tolist() == [2.0] * SIZE
     assert torch.equal(it.values, it.background.weights)
     assert not it.publisher.pending
+
+
+class Aging(Background):
+    """Its weights get one update of another older with each batch; remembers what each own one was
+    computed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches_begun = 0
+        self.contexts: list[int] = []
+
+    def context(self) -> Clock:
+        self.batches_begun += 1
+        clock = Clock()
+        for seq in range(1, self.batches_begun + 1):
+            clock.add(Dot("b", 1, seq))
+        return clock
+
+    def commit(self, update: Delta, context: Clock, *rest: Any, **more: Any) -> None:
+        super().commit(update, context, *rest, **more)
+        self.contexts.append(len(context))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_large_model_goes_from_turns_to_a_codec_and_back(shared: bool) -> None:
+    """Nothing is lost on the way, and what waited for its turn keeps its age."""
+    places = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    rule = Shared(Making(size=SIZE, places=places)) if shared else Plain()
+    coding, codec = OneCodec(), Encoder(Choice("bf16"), SIZE)
+    it = bench(rule, turns=Turns(places), coding=coding)
+    background = it.publisher._background = Aging()
+    it.publisher.start_batch()
+    made = 0.0
+    for step in range(12):
+        coding.encoder = codec if 4 <= step < 8 else None
+        it.publisher.look_ahead()
+        it.parameter.grad = torch.full((SIZE,), -1.0)
+        it.step(0.3)
+        made += 0.3
+        it.publisher.start_batch()
+    # Parts of 0.3 and of twice and three times that, as they wait; all at once; parts again.
+    assert len(background.committed) == 12
+    sizes = [int(each.count_nonzero()) for each in background.committed]
+    assert sizes == [4] * 4 + [SIZE] * 4 + [4] * 4
+    ages = [begun - had for begun, had in zip(range(2, 14), background.contexts, strict=True)]
+    assert max(ages[:4]) > min(ages[5:8]), "a part waits for its turn"
+    assert ages[4] >= max(ages[5:8]), "the first of all has what waited longest"
+    it.publisher.publish_all()
+    assert torch.equal(it.values, background.weights)
+    if not shared:
+        torch.testing.assert_close(background.weights, torch.full((SIZE,), made))
 
 
 class Ahead:

@@ -12,7 +12,8 @@ is an argument everywhere. So what the simulator verifies is what a node runs. R
 3. Nothing leaves the machine before `pump`: a list that ends with `Rejoin` takes with it what
    waited to leave.
 4. A `Deliver` waits in the inbox until `fold`. Whoever sent it gets its place on the link back
-   (`done`) when it was folded in or dropped, not before, and always once.
+   (`done`) when it was folded in or dropped, and always once. Earlier only where several of one
+   sender wait: then it goes on sending, many are added up, and whoever folds rarely folds sums.
 5. With `Rejoin` a life is over: inbox and outgoing are dropped, and the next life begins.
 
 The driver has no lock and no thread. Whoever calls it from several threads holds a lock around each
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from murmurate.core.clock import Clock
@@ -47,6 +48,10 @@ from murmurate.errors import LocalProtocolError
 
 DECIDED_MAX = 64
 """Decisions that wait to be folded in. They are small, so that no window of a link bounds them."""
+
+PLACES_MAX = 2
+"""So many messages of one sender wait and hold their places; with more its link would soon be full.
+"""
 
 Done = Callable[[], None]
 """Gives a received message's place on its link back."""
@@ -302,7 +307,35 @@ class Driver(Generic[P]):
             waiting = sum(isinstance(each.message, Decided) for each in self.inbox)
             if waiting >= DECIDED_MAX:
                 return False  # it is told again
+        if self._beside(one):
+            return False  # it waits, and its place is free
         self.inbox.append(one)
+        return True
+
+    def _beside(self, one: Delivery) -> bool:
+        """Let it wait beside others of its sender without a place on the link, by itself or added
+        to the last of them, as the peer says.
+
+        All of them give their places back then, for links tell of them in order. With full ones
+        nothing would come until the next fold, and then all that was made since the last: who folds
+        rarely would always be one of its steps behind.
+        """
+        places = [at for at, each in enumerate(self.inbox) if each.sender == one.sender]
+        if len(places) < PLACES_MAX:
+            return False
+        waiting = [self.inbox[at].message for at in places]
+        kept = self.peer.beside(waiting, one.message)
+        if kept is None:
+            return False
+        if kept is one.message:
+            self.inbox.append(replace(one, done=nothing))
+        else:
+            self.inbox[places[-1]] = replace(self.inbox[places[-1]], message=kept)
+        for at in places:
+            each = self.inbox[at]
+            if each.done is not nothing:
+                self.consumed.append(each.done)
+                self.inbox[at] = replace(each, done=nothing)
         return True
 
     def begin_again(self, reason: str, now: float) -> None:

@@ -12,12 +12,14 @@ from murmurate.core.publishing.rule import PublishingRule
 from murmurate.errors import ConfigError
 
 
-def coding_for(choice: Choice, layout: Layout, rule: PublishingRule) -> Coding:
+def coding_for(
+    choice: Choice, layout: Layout, rule: PublishingRule, *, cautious: bool = True
+) -> Coding:
     """In what form the updates of such a model leave. Links decide where a rule makes something of
     an update's steps when it leaves, and where what encoding leaves out can be kept."""
     may = layout.dtype == torch.float32 and not layout.narrow
     if choice.follows and may and rule.fresh and layout.nbytes > SMALL_BYTES:
-        return CodecOfLink(layout.size)
+        return CodecOfLink(layout.size, cautious=cautious)
     return OneCodec(encoder_for(choice, layout))
 
 

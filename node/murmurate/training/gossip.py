@@ -218,7 +218,7 @@ def start(
         gain,
         every=every,
         rhythm=Rhythm(every) if options.every is None and every > 1 else None,
-        coding=coding_for(codec, layout, rule),
+        coding=coding_for(codec, layout, rule, cautious=turns is None),
         turns=turns,
         statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
     )

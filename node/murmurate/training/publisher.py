@@ -97,6 +97,8 @@ class Publisher:
         """Whether the parameters are ahead of the weights by what encoding left out, or by parts
         whose turn is still to come."""
         self._bad_steps = 0
+        self.owned = False
+        """Whether whoever made this changes the parameters, too, and means it (`groups`)."""
         self._written = False
         self._context = Clock()
 
@@ -482,7 +484,7 @@ class Publisher:
 
     def _say_written(self) -> None:
         """Once: a change that no step has made is published all the same."""
-        if not self._written:
+        if not self._written and not self.owned:
             self._written = True
             log.warning(
                 "%s: the parameters were changed beside the optimizers given to join(); such"

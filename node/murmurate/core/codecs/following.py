@@ -73,12 +73,14 @@ class CodecOfLink:
     near to that time as is known.
     """
 
-    def __init__(self, size: int) -> None:
-        """`size`: of the model, in numbers of 4 bytes."""
+    def __init__(self, size: int, *, cautious: bool = True) -> None:
+        """`size`: of the model, in numbers of 4 bytes. Not `cautious`: its first update leaves as
+        it is, because all of it at once, to be encoded, is memory that the model has no room for
+        unless links are narrow."""
         forms = FORMS if size <= topk.SIZE_MAX else FORMS[:2]
         self._bytes = [number for _, number in forms]
         self._forms = [None if form.plain else Encoder(form, size) for form, _ in forms]
-        self._cautious = self._at = min(CAUTIOUS, len(forms) - 1)
+        self._first = self._at = min(CAUTIOUS, len(forms) - 1) if cautious else 0
         self._alone = True
         self._watched: tuple[int, int] | None = None
         """The number of an update that is watched on its way, and the form it is in."""
@@ -96,7 +98,7 @@ class CodecOfLink:
         """Who is alone loses nothing to a codec. When others come, what their links take is not
         known: the first update must not be one that blocks them for long."""
         if self._alone and members > 1:
-            self._at, self._watched = self._cautious, None
+            self._at, self._watched = self._first, None
             self._took.clear()
         self._alone = members < 2
         if self._watched is None:

@@ -19,7 +19,7 @@ from murmurate.core.message import Push
 NARROW_UPDATES = 16
 """So many updates long a path counts as narrow once one had to wait behind another there."""
 LAGS_S = 2.0
-"""A member that is alive and takes nothing for so long is slow, and not just busy."""
+"""A member that is alive and takes or folds in nothing for so long is slow, and not just busy."""
 TAKES_TURNS = "one-peer-exponential"
 """The topology on which a peer's paths are open one after another."""
 
@@ -40,6 +40,8 @@ class PushDelivery:
         """Paths that have carried something to its end."""
         self._waits: dict[str, float] = {}
         """Members for whom something is in the outbox, and since when, as seen when comparing."""
+        self._folded: dict[str, tuple[int, float]] = {}
+        """The last of my updates that each member was heard to have, and since when it is that."""
         self._neighbours: tuple[str, ...] = ()
         self._neighbours_version = -1
         self._turn = 0
@@ -162,13 +164,22 @@ class PushDelivery:
     # -- who is slow -----------------------------------------------------------------------------
 
     def note_waiting(self, others: Iterable[str], now: float) -> None:
-        """Remember for whom something waits, and since when."""
+        """Remember for whom something waits, and who has folded in what; each since when."""
+        state, before = self._state, self._folded
+        others = list(others)
         self._waits = {
             name: self._waits.get(name, now) for name in others if self.outbox.updates(name)
         }
+        self._folded = {}
+        for name in others:
+            known = state.knowledge.of(name)
+            last = known.last(state.name, state.epoch) if known is not None else 0
+            seen, since = before.get(name, (last, now))
+            self._folded[name] = (last, since if seen == last < state.seq else now)
 
     def lags(self, name: str, now: float) -> bool:
-        """Whether a peer that is alive takes nothing: its training does not fold in what came.
+        """Whether a peer that is alive takes nothing, or takes it and folds in nothing: its
+        training does not get to it.
 
         When it took the last one says little by itself: it may have been away since, or there was
         nothing to take.
@@ -176,7 +187,8 @@ class PushDelivery:
         since = self._taken_at.get(name, now)
         if not self.transit.busy(name):
             since = max(since, self._waits.get(name, now))
-        return now - since > LAGS_S
+        _, folded_since = self._folded.get(name, (0, now))
+        return now - min(since, folded_since) > LAGS_S
 
     def forget(self, name: str) -> None:
         """Of this member there is no record any more."""

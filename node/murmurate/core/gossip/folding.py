@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from murmurate.core import topology
 from murmurate.core.clock import Clock
+from murmurate.core.codecs.codec import places_of
 from murmurate.core.effect import Applied, Drop, Effect, Send
 from murmurate.core.gossip.delivery import PushDelivery
 from murmurate.core.gossip.repair import Repair
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.state import PeerState
-from murmurate.core.message import Push
+from murmurate.core.message import STAMPS_MAX, Push, summed
 from murmurate.core.replica import Fresh
 from murmurate.errors import LocalProtocolError
+
+APART_MAX, APART_BYTES = 64, 4 << 20
+"""So many pushes of one sender, and so many bytes, wait each by itself: one that is folded in
+before what it was computed on is counted as older by that."""
+SUMS_MAX = 4
+"""So many sums wait beside them; more is for the sender to keep."""
 
 
 class Folding:
@@ -55,6 +65,39 @@ class Folding:
         if 2 * push.nbytes > state.config.log_bytes_max:
             effects.append(Send(sender, state.digest()))  # it makes no other until it knows
         return effects
+
+    def beside(self, waiting: Sequence[Any], new: Any) -> Push | None:
+        """How a push may wait beside others of its sender: by itself while there are few and they
+        are small, else added to the last of them; None: as its sender's link has room for it."""
+        if not isinstance(new, Push) or not self._state.synced:
+            return None
+        before = [push for push in waiting if isinstance(push, Push)]
+        if len(before) < APART_MAX and sum(p.nbytes for p in before) + new.nbytes < APART_BYTES:
+            return new
+        if not before or len(before) > APART_MAX + SUMS_MAX:
+            return None
+        return self._added_up(before[-1], new) if before[-1] is waiting[-1] else None
+
+    def _added_up(self, first: Push, second: Push) -> Push | None:
+        """Two pushes that wait, as one. Not where one of the two might be folded in and not the
+        other: a sum is taken whole, or not at all."""
+        state = self._state
+        one_frame = first.stamps[0].context.generation == second.stamps[0].context.generation
+        in_places = any(places_of(push.parts) is not None for push in (first, second) if push.parts)
+        if (
+            state.receiving is not None  # it looks at each by itself
+            or len(first.stamps) + len(second.stamps) > STAMPS_MAX
+            or not one_frame
+            or in_places  # whoever owns the weights may have looked where they change
+            or not all(self._is_here_once(push) for push in (first, second))
+        ):
+            return None
+        return summed([first, second])
+
+    def _is_here_once(self, push: Push) -> bool:
+        """Whether all of it is new, and in no other message that waits."""
+        once = self._delivery.transit.waits_once
+        return all(once(dot) and self._state.is_new(dot) for dot in push.dots)
 
     def _into_weights(self, push: Push) -> tuple[tuple[int, ...], str]:
         """Change weights and clock; each update's staleness, and why the weights did not change.

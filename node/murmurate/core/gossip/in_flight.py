@@ -21,7 +21,8 @@ class Transit:
 
     def __init__(self) -> None:
         self._flying: dict[str, dict[Dot, None]] = {}
-        self._arrived: dict[Dot, None] = {}
+        self._arrived: dict[Dot, int] = {}
+        """Updates here that wait to be folded, and in how many messages each of them is."""
 
     def take_off(self, to: str, dots: Iterable[Dot]) -> None:
         self._flying.setdefault(to, {}).update(dict.fromkeys(dots))
@@ -48,11 +49,18 @@ class Transit:
         return to in self._flying
 
     def arrive(self, dots: Iterable[Dot]) -> None:
-        self._arrived.update(dict.fromkeys(dots))
+        for dot in dots:
+            self._arrived[dot] = self._arrived.get(dot, 0) + 1
 
     def fold(self, dots: Iterable[Dot]) -> None:
         for dot in dots:
-            self._arrived.pop(dot, None)
+            left = self._arrived.pop(dot, 0) - 1
+            if left > 0:
+                self._arrived[dot] = left
+
+    def waits_once(self, dot: Dot) -> bool:
+        """Whether it waits to be folded, in one message."""
+        return self._arrived.get(dot) == 1
 
     def with_arrived(self, clock: Clock) -> Clock:
         """The clock there will be when all that is here is folded in."""

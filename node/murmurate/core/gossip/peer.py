@@ -16,7 +16,8 @@ file: `delivery`, `folding`, `comparison`, `repair`, `pruning`, `snapshots` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -305,6 +306,10 @@ class Peer:
         if isinstance(message, Decided):
             return self._generations.on_decided(message, now)
         return self._folding.fold(sender, message, now)
+
+    def beside(self, waiting: Sequence[Any], new: Any) -> Push | None:
+        """How a push may wait beside others of its sender (`Folding.beside`)."""
+        return self._folding.beside(waiting, new)
 
     def tick(self, now: float) -> list[Effect]:
         """Do whatever is due: probes, digests, repairs, agreement."""

@@ -10,7 +10,7 @@ in `publish` and `fold` only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,6 +79,12 @@ class Driven(Protocol):
 
     def fold(self, sender: str, message: Any, now: float) -> list[Effect]:
         """Let a message that came as `Deliver` change the weights, or say why it does not."""
+        ...
+
+    def beside(self, waiting: Sequence[Any], new: Any) -> Any | None:
+        """How a message may wait beside these of its sender, without a place on the link: as it is,
+        or as the sum of it and the last of them, which takes that one's place; None: it may not.
+        """
         ...
 
     def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:

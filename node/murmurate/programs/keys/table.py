@@ -94,6 +94,9 @@ class NodeConfig:
         NODE,
         unset="without peers; with dns: if the name ends in -0",
     )
+    wait_for: int = key(
+        whole(1), 1, "begin when so many members are here, this one included", Role.PEER
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,6 +188,7 @@ class PeerRole:
             codec=train.codec,
             checkpoint=self.config.checkpoint.dir,
             checkpoint_s=self.config.checkpoint.every_s,
+            wait_for=node.wait_for,
             **common,
         )
 

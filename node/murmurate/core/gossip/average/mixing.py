@@ -22,7 +22,8 @@ life there ever was, and the wire takes 4,096 of them or 64 KiB: some thousand l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -237,6 +238,9 @@ class MixingPeer:
     def gives(self) -> bool:
         """Whether I have a snapshot to give."""
         return self.synced
+
+    def beside(self, waiting: Sequence[Any], new: Any) -> None:
+        """A share waits where it is: its giver sends no other before it is in."""
 
     def fold(
         self, sender: str, message: Share | Snapshot | Gone | Back, now: float
