@@ -145,7 +145,7 @@ class GroupedSwarm(SynchronousSwarm):
             log.info("%s: not in the gossip across groups yet: %s", self.name, error)
             return
         # The step this is in, and what a group's newcomers bring, are changes of the group's own.
-        self.across.publisher.owned = True
+        self.across.publisher.placed.owned = True
         self._formation.more = self.across.address
         self._formation.tell()
         # After a step gossip comes first, and the group is given what it came to.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,13 +33,13 @@ from murmurate.training.background import Background, Source
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.gains import OptimizerGains
 from murmurate.training.moments import SwarmMoments
+from murmurate.training.placed_parameters import ALL, PlacedParameters, StepsGain
 from murmurate.training.statistics import ModelStatistics
 
 log = logging.getLogger("murmurate")
 
 BAD_STEPS_MAX = 10
 """Steps in a row without a finite result before it is an error."""
-ALL = slice(None)
 
 
 class Publisher:
@@ -76,17 +75,11 @@ class Publisher:
         self._merged = [each for each in (self.statistics, self.moments) if each]
         self._background = background
         self._layout = layout
-        self._parameters = parameters
+        self.placed = PlacedParameters(background, layout, parameters)
         self._rule = rule
         self._gain = gain
         self._coding = coding or OneCodec()
         self._turns = turns
-        self._ahead = False
-        """Whether the parameters were set ahead of the weights, for the next gradient."""
-        self._view: torch.Tensor | None = None
-        """Where they were set, if that has to be known to tell what a step gained."""
-        self._at_weights = False
-        """Whether the parameters were the weights, to the bit, when they were last written here."""
         self._looked = self._eager = False
         """Whether the parameters went ahead for this step's gradient. If they did not, though the
         rule wants it, this model is not called as a whole, so that nobody can tell when a gradient
@@ -97,9 +90,6 @@ class Publisher:
         """Whether the parameters are ahead of the weights by what encoding left out, or by parts
         whose turn is still to come."""
         self._bad_steps = 0
-        self.owned = False
-        """Whether whoever made this changes the parameters, too, and means it (`groups`)."""
-        self._written = False
         self._context = Clock()
 
     # -- what there is to publish ----------------------------------------------------------------
@@ -161,10 +151,10 @@ class Publisher:
         if not (self._eager or self._looked):
             self._eager = True
             self.statistics.watch(lambda: self._background.weights)
-        if self._rule.stepped(_Gain(self, ALL)):
-            self._scatter()
+        if self._rule.stepped(self._gained()):
+            self.placed.to_weights()
         else:
-            self._at_weights = False
+            self.placed.at_weights = False
         self._looked = False
 
     @property
@@ -204,13 +194,13 @@ class Publisher:
             self._residual = encoded
             if turns is not None:
                 turns.forget()
-            if self._layout.narrow or exact or self._at_weights:
-                self._scatter()
+            if self._layout.narrow or exact or self.placed.at_weights:
+                self.placed.to_weights()
         self.start_batch()
 
     def _made(self, *, exact: bool) -> Delta:
         """The update of the steps since the last one."""
-        update = self._rule.update(_Gain(self, ALL))
+        update = self._rule.update(self._gained())
         if self._encoder is None or exact:
             self._with_merged(update, ALL)
             return update
@@ -220,6 +210,9 @@ class Publisher:
         weights, members = self._background.weights, self._background.members_live()
         beside = [each.part(weights, members) for each in self._merged]
         return (coded, *beside) if beside else coded
+
+    def _gained(self, place: slice = ALL, out: torch.Tensor | None = None) -> StepsGain:
+        return StepsGain(self.placed, self._gain, place, out)
 
     def _with_merged(self, update: torch.Tensor, place: slice) -> None:
         for each in self._merged:
@@ -237,7 +230,7 @@ class Publisher:
         place = turns.place
 
         def fill(numbers: torch.Tensor) -> None:
-            update = self._rule.update(_Gain(self, place, numbers))
+            update = self._rule.update(self._gained(place, numbers))
             if update is not numbers:
                 numbers.copy_(update)
             self._with_merged(numbers, place)
@@ -246,8 +239,9 @@ class Publisher:
             turns.published()
             self._merged_published(place)
             self._residual = turns.waiting
-            if not turns.waiting or self._at_weights:
-                self._scatter()  # the sum is rounded: they are to be the weights to the bit
+            if not turns.waiting or self.placed.at_weights:
+                # The sum is rounded, and they are to be the weights to the bit.
+                self.placed.to_weights()
         self.start_batch()
 
     def publish_all(self) -> None:
@@ -263,14 +257,14 @@ class Publisher:
         it is not worth an update."""
         assert self._encoder is not None
         self.show_weights()
-        rest = self._gained(ALL)
+        rest = self.placed.gained(ALL)
         if (left := self._rule.rest()) is not None:
             rest.add_(left)
         rest[self._layout.trained :] = 0.0
         update = self._encoder.encode_last(rest.mul_(share))
         if update is not None:
             self._commit(update)
-        self._scatter()
+        self.placed.to_weights()
         self._residual = False
         self.start_batch()
 
@@ -334,9 +328,9 @@ class Publisher:
             self.start_batch(began_at)
             return False
         ahead = None
-        if self.pending and not self._at_weights:
+        if self.pending and not self.placed.at_weights:
             place = place_of(waiting) if self.in_turns else ALL
-            ahead = self._layout.ahead(self._parameters, background.weights, place)
+            ahead = self._layout.ahead(self.placed.parameters, background.weights, place)
         folds = Folds(changed=False, began=False, applied=())
         began = time.thread_time()
         try:
@@ -357,7 +351,7 @@ class Publisher:
             if ahead is not None:
                 ahead.put_back(background.weights)
             elif folds.changed:
-                self._scatter()
+                self.placed.to_weights()
         self.statistics.show(background.weights, changed=folds.changed)
         if self._rhythm is not None and folds.applied:
             self._rhythm.folded(time.thread_time() - began, len(folds.applied))
@@ -393,7 +387,7 @@ class Publisher:
 
     def _take_back(self) -> None:
         """The parameters are the weights again."""
-        self._scatter()
+        self.placed.to_weights()
         self.statistics.mend(self._background.weights)
         self._forget_steps()
 
@@ -431,25 +425,6 @@ class Publisher:
             self._turns.go_on(state["turns"], self.started)
             self._residual = self._residual or self._turns.waiting
 
-    # -- parameters ------------------------------------------------------------------------------
-
-    def _gained(self, place: slice, out: torch.Tensor | None = None) -> torch.Tensor:
-        """What the parameters have, in this place, that they had not when they were last set."""
-        assert self._view is not None or not self._ahead
-        base = self._background.weights if self._view is None else self._view
-        if out is None:
-            return self._layout.gained(self._parameters, base)
-        values = self._layout.values(self._parameters, place)
-        count = len(values)
-        out[count:] = 0.0  # what is merged has no gain
-        torch.sub(values, base[place][:count], out=out[:count])
-        return out
-
-    def _scatter(self) -> None:
-        self._layout.scatter(self._background.weights, self._parameters)
-        self._ahead, self._view = False, None
-        self._at_weights = True
-
     def _unseen(self, message: Any) -> float:
         """How many updates of mine an update of another was computed without; of a sum: each."""
         if not isinstance(message, Push):
@@ -464,34 +439,21 @@ class Publisher:
         """Set the parameters to where the rule wants the next gradient taken, if not there yet."""
         self._looked = True
         self.statistics.called(self._background.weights)
-        if self._ahead or not self._rule.leads(_Gain(self, ALL)):
+        placed = self.placed
+        if placed.ahead or not self._rule.leads(self._gained()):
             return
-        weights = self._background.weights
-        if not self._layout.equal(self._parameters, weights):
-            self._rule.changed(self._layout.gained(self._parameters, weights))
-            self._say_written()
-            self._scatter()
-        self._ahead = True
+        if (written := placed.written()) is not None:
+            self._rule.changed(written)
+            placed.to_weights()
+        placed.ahead = True
         read = self._rule.reads_gains and self._gain.known and not self._gain.others()
-        row = self._layout.in_line(self._parameters)
+        row = self._layout.in_line(placed.parameters)
         if read and row is not None and not self.statistics:
             self._rule.lead(row)  # no other memory is needed
             return
-        view = buffers.clone(weights)
+        view = buffers.clone(self._background.weights)
         self._rule.lead(view)
-        self._layout.scatter(view, self._parameters)
-        self._view = None if read else view
-
-    def _say_written(self) -> None:
-        """Once: a change that no step has made is published all the same."""
-        if not self._written and not self.owned:
-            self._written = True
-            log.warning(
-                "%s: the parameters were changed beside the optimizers given to join(); such"
-                " changes are published, each peer's own, and add up: restore or clamp on one"
-                " peer (if swarm.chosen), or hand all optimizers over as a list",
-                self._background.name,
-            )
+        placed.to_view(view, known=read)
 
     def look_at_statistics(self) -> None:
         """A training call without a gradient: running statistics are the node's own."""
@@ -506,41 +468,5 @@ class Publisher:
         """Set the parameters to the weights, for whoever looks at the model. `within_step`: that
         may be an optimizer which looks at the loss on its way, and what it has moved is its own."""
         self.statistics.show(self._background.weights)
-        if not self._ahead:
-            return
-        moved = self._view is not None and not self._layout.equal(self._parameters, self._view)
-        if not (within_step and moved):
-            self._scatter()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Gain:
-    """What a publisher's steps gained in one place, computed when a rule asks for it."""
-
-    publisher: Publisher
-    place: slice
-    out: torch.Tensor | None = None
-    """Where the numbers go; None: into a new buffer."""
-
-    def gained(self) -> torch.Tensor:
-        return self.publisher._gained(self.place, self.out)
-
-    def room(self) -> torch.Tensor:
-        layout = self.publisher._layout
-        return buffers.empty(layout.size, layout.dtype) if self.out is None else self.out
-
-    def add_gain(self, gain: torch.Tensor) -> bool:
-        publisher = self.publisher
-        if publisher._gain.known:
-            # Weights decay where they are: gradients were taken ahead, but decay is slow.
-            publisher._gain.add_to(gain, lambda: publisher._background.weights)
-            if publisher._view is not None and (others := publisher._gain.others()):
-                changed = publisher._gained(ALL)
-                for span in others:
-                    gain[span].add_(changed[span])
-            return True
-        gain.add_(publisher._gained(ALL))
-        return False
-
-    def members(self) -> int:
-        return self.publisher._background.members_live()
+        if self.placed.ahead and not (within_step and self.placed.moved):
+            self.placed.to_weights()

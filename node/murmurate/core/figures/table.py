@@ -1,17 +1,17 @@
 """The one table of figures: what a node, a member and a coordinator show, each declared once.
 
-A new figure is a line here: `/metrics`, its type, help and labels are made from it, and a test asks
-for it in docs/metrics.md. Names are a contract: dashboards, rules and scripts use them. Labels are
-bounded: peers by name up to `NAMES_MAX`, the rest as `other`; classes up to `CLASSES_MAX`; reasons
-and codecs are words of this program.
+A new figure is a line here, or in the file of its kind beside this one: `/metrics`, its type, help
+and labels are made from it, and a test asks for it in docs/metrics.md. Names are a contract:
+dashboards, rules and scripts use them. Labels are bounded: peers by name up to `NAMES_MAX`, the
+rest as `other`; classes up to `CLASSES_MAX`; reasons and codecs are words of this program.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from murmurate.core.figures.coordinated_figures import PLANS, SHARES
 from murmurate.core.figures.counters import STEP_BOUNDS_S, Tally
 from murmurate.core.figures.figure import (
     Figure,
@@ -22,11 +22,9 @@ from murmurate.core.figures.figure import (
     few,
     staleness_histogram,
 )
-from murmurate.core.figures.learning import REASONS, Learning
+from murmurate.core.figures.learning_figures import LEARNING
 
 S = TypeVar("S")
-CLASSES_MAX = 32
-TENSORS_MAX = 64
 STATES = ("alive", "suspect", "dead", "left")
 REFUSED_BY_NODE = (
     *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "stale"),
@@ -37,7 +35,6 @@ REFUSED_PUSHES = (
     "samples",
 )
 REFUSED_STREAMS = ("malformed", "digest", "schema", "exists", "stalled", "quarantine", "revoked")
-ADVICE = ("silent", "behind", "untrained")
 WHO = "Who this is: join on instance to get a name."
 STEP = "Time of a local step, from the end of the one before: data, forward, backward, optimizer."
 LAG = (
@@ -47,24 +44,10 @@ LAG = (
 CHECKPOINT_AGE = "Since the last durable checkpoint, or since the start when there is none yet."
 CHECKPOINT_EVERY = "Between two checkpoints, as asked."
 CHECKPOINT_FAILURES = "Checkpoints that could not be written."
-LOSS = "Training loss on own data, as logged last; murmurate node logs the mean of 20 local steps."
-TEST_LOSS = "Loss on the test set, when it was last evaluated."
-VALIDATION_LOSS = "Loss on training data that was held out, when it was last evaluated."
-VALIDATION_ACCURACY = "Accuracy on training data that was held out, from 0 to 1."
 
 
 def _steps(tally: Tally) -> Histogram:
     return Histogram(STEP_BOUNDS_S, tuple(tally.steps), tally.steps_s)
-
-
-def _classes(accuracy_of: Sequence[float]) -> dict[str, float]:
-    return {str(number): value for number, value in enumerate(accuracy_of[:CLASSES_MAX])}
-
-
-def _cosines(learning: Learning) -> dict[str, float] | None:
-    if math.isnan(learning.own_cosine):
-        return None
-    return {"own": learning.own_cosine, "others": learning.others_cosine}
 
 
 # fmt: off
@@ -222,52 +205,6 @@ STALENESS = (
         ),
     ),
 )
-PLANS = (
-    Figure(
-        "plan_number", FigureKind.GAUGE,
-        member=Shown("Of the partition its subnet is of.", lambda m: m.plan),
-        coordinator=Shown("Of the partition that holds now.", lambda c: c.plan),
-    ),
-    Figure(
-        "coverage_ratio", FigureKind.GAUGE, "tensor",
-        coordinator=Shown(
-            "Of each tensor that is split: the part that was ever in a push; of more than a few,"
-            " the smallest of the rest is other.",
-            lambda c: few(c.coverage, min, TENSORS_MAX),
-        ),
-    ),
-    Figure(
-        "leases", FigureKind.GAUGE,
-        coordinator=Shown("Subnets that are with a member now.", lambda c: c.leases),
-    ),
-    Figure(
-        "leases_revoked", FigureKind.COUNTER,
-        coordinator=Shown(
-            "Leases taken from members that were gone or frozen.", lambda c: c.revoked
-        ),
-    ),
-    Figure(
-        "advice", FigureKind.GAUGE, "kind",
-        coordinator=Shown(
-            "Conditions of convergence that are not met now (docs/ist.md), by kind.",
-            lambda c: dict(c.advice), ADVICE,
-        ),
-    ),
-)
-SHARES = (
-    # One name, with a label at the coordinator and without at a member, which has only its own.
-    Figure(
-        "subnet_share_ratio", FigureKind.GAUGE,
-        member=Shown("The part of the model's parameters that is here.", lambda m: m.share),
-    ),
-    Figure(
-        "subnet_share_ratio", FigureKind.GAUGE, "member",
-        coordinator=Shown(
-            "The part of the parameters a member has: the first by name, of the rest the largest.",
-            lambda c: dict(c.shares),
-        ),
-    ),
-)
 TIME = (
     Figure(
         "step_seconds", FigureKind.HISTOGRAM,
@@ -374,90 +311,6 @@ SWARM = (
             "How far the weights of live members are apart, ‖a-b‖/‖a‖: the largest, from sketches"
             " of the same instant, within about 10 %.",
             lambda n: n.replica_distance,
-        ),
-    ),
-)
-LEARNING = (
-    Figure(
-        "loss", FigureKind.GAUGE,
-        node=Shown(LOSS, lambda n: n.tally.loss),
-        member=Shown(LOSS, lambda m: m.tally.loss),
-        coordinator=Shown(
-            "Mean of the members' latest training losses on their own data.", lambda c: c.loss
-        ),
-    ),
-    Figure(
-        "test_loss", FigureKind.GAUGE,
-        node=Shown(TEST_LOSS, lambda n: n.tally.test_loss),
-        member=Shown(TEST_LOSS, lambda m: m.tally.test_loss),
-        coordinator=Shown(
-            "Of the assembled model as it is served, on the test set.", lambda c: c.test_loss
-        ),
-    ),
-    Figure(
-        "accuracy", FigureKind.GAUGE,
-        node=Shown(
-            "The latest accuracy on the test set, from 0 to 1.", lambda n: n.tally.accuracy
-        ),
-        member=Shown("The latest accuracy that was logged, 0 to 1.", lambda m: m.tally.accuracy),
-        coordinator=Shown(
-            "Of the assembled model as it is served, on the test set, from 0 to 1.",
-            lambda c: c.accuracy,
-        ),
-    ),
-    Figure(
-        "validation_loss", FigureKind.GAUGE,
-        node=Shown(VALIDATION_LOSS, lambda n: n.tally.validation_loss),
-        member=Shown(VALIDATION_LOSS, lambda m: m.tally.validation_loss),
-        coordinator=Shown(VALIDATION_LOSS, lambda c: c.validation_loss),
-    ),
-    Figure(
-        "validation_accuracy", FigureKind.GAUGE,
-        node=Shown(VALIDATION_ACCURACY, lambda n: n.tally.validation_accuracy),
-        member=Shown(VALIDATION_ACCURACY, lambda m: m.tally.validation_accuracy),
-        coordinator=Shown(VALIDATION_ACCURACY, lambda c: c.validation_accuracy),
-    ),
-    Figure(
-        "accuracy_plain", FigureKind.GAUGE,
-        coordinator=Shown(
-            "The same with what nobody has trained yet left in.", lambda c: c.accuracy_plain
-        ),
-    ),
-    Figure(
-        "class_accuracy", FigureKind.GAUGE, "class",
-        node=Shown(
-            "The same by class: of a class that only a lost or slow peer sees, it falls first.",
-            lambda n: _classes(n.tally.accuracy_of),
-        ),
-    ),
-    Figure(
-        "samples", FigureKind.COUNTER,
-        node=Shown("Samples this node has trained on.", lambda n: n.tally.samples),
-        member=Shown("Samples this member has trained on.", lambda m: m.tally.samples),
-        coordinator=Shown("Samples in the pushes that were folded in.", lambda c: c.samples),
-    ),
-    Figure(
-        "gain_cosine", FigureKind.GAUGE, "to",
-        node=Shown(
-            "Mean cosine of what this node's steps gain with what they gained before (own) and with"
-            " what the others add to the weights (others), over 32 publications.",
-            lambda n: _cosines(n.tally.learning),
-        ),
-    ),
-    Figure(
-        "learning_warning", FigureKind.GAUGE, "reason",
-        node=Shown(
-            "1 while something goes wrong with the learning here; the sentence is in the log, on"
-            " the page and in top.",
-            lambda n: {each.reason: 1 for each in n.tally.learning.warnings}, REASONS,
-        ),
-    ),
-    Figure(
-        "cc_ratio", FigureKind.GAUGE,
-        node=Shown(
-            "Floating-point operations of the model for one sample, forward, per parameter: how"
-            " much computing there is for each number exchanged.",
-            lambda n: n.tally.flops_per_sample / max(1, n.parameters),
         ),
     ),
 )
