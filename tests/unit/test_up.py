@@ -72,7 +72,7 @@ def test_codecs() -> None:
     made = plan(2, load(), codec=["bf16", "node-1=topk"])
     for number, codec in enumerate(("bf16", "topk")):
         assert f"--codec={codec}" in command(made, number, Path("."))
-    assert "--codec=fp32" in command(plan(1, load()), 0, Path("."))
+    assert "--codec=auto" in command(plan(1, load()), 0, Path("."))
 
 
 @pytest.mark.parametrize(
