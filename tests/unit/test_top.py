@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,3 +191,13 @@ def test_status_as_json(
     swarm = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in swarm["members"]] == ["a", "b", "c"]
     assert math.isclose(swarm["members"][0]["staleness_predicted"], 1.0)
+
+
+def test_status_says_how_a_script_tells_its_losses() -> None:
+    """After the README's three lines samples are counted, and that column stays empty."""
+    told = described(2.0)
+    silent = tuple(replace(each, loss=math.nan) for each in told.progress)
+    assert status.hint(told) == ""
+    assert "swarm.log(loss=" in status.hint(replace(told, progress=silent))
+    idle = tuple(replace(each, samples=0) for each in silent)
+    assert status.hint(replace(told, progress=idle)) == ""
