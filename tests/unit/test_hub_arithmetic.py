@@ -118,8 +118,10 @@ def test_what_a_member_that_left_had_is_forgotten() -> None:
     before = bench.centre()
     twin = Twin(before.tolist(), lam=2.0, adaptive=True)
     twin.give("node-0")
-    bench.push("node-0", torch.ones(4, dtype=torch.float64))
-    twin.push("node-0", [1.0] * 4, 1)
+    twin.given["node-1"] = bench.held("node-1").tolist()
+    for name in ("node-1", "node-0"):  # so that there is something to compensate
+        bench.push(name, torch.ones(4, dtype=torch.float64))
+        twin.push(name, [1.0] * 4, 1)
     assert bench.centre().tolist() == pytest.approx(twin.w, abs=1e-12)
 
 

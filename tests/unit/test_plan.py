@@ -92,6 +92,35 @@ def test_a_hub_by_its_laws() -> None:
     assert full.limit.startswith("the hub: folding")
 
 
+HUBS: dict[str, dict[str, Any]] = {
+    "equal": {"peers": [Peers(count=4)]},
+    "one slow": {"peers": [Peers(count=3), Peers(count=1, speed=0.25)], "delay_s": 0.2},
+    "folding is the limit": {"peers": [Peers(count=6)], "fold_s": 0.25},
+}
+
+
+@pytest.mark.parametrize("setting", HUBS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_hub_is_as_predicted(setting: str, k: int) -> None:
+    """In virtual time, by request and reply."""
+    now = told(**HUBS[setting])
+    expected = hub(now, k=k)
+    rule = ["--rule=async"] if k == 1 else ["--rule=k-of-n", f"--hub-gradients={k}"]
+    seen = up_options.run(
+        [
+            *("--virtual", "--mode=hub", "--workload=synthetic:1000", f"--nodes={now.n}"),
+            *(f"--batch-size={now.batch_size}", f"--seconds={SECONDS}", "--evaluate-s=0"),
+            *(f"--fold-s={now.fold_s}", f"--delay-s={now.delay_s}", *rule),
+            *(f"--speed=node-{number}={speed}" for number, speed in enumerate(now.speeds)),
+        ]
+    )
+    assert seen["samples"] / SECONDS == pytest.approx(expected.samples_per_s, rel=0.1)
+    members = [row for row in seen["nodes"] if row["role"] == "member"]
+    total = sum(row["staleness"]["mean"] * row["staleness"]["count"] for row in members)
+    count = sum(row["staleness"]["count"] for row in members)
+    assert total / count == pytest.approx(expected.staleness, rel=0.1)
+
+
 def test_narrow_links_make_fewer_and_fuller_messages() -> None:
     now = told(peers=[Peers(count=4)], link_bytes_s=4000.0)
     found = gossip(now)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from murmurate.programs.cli.main import main
 from murmurate.study.lab.page import Line, chart
-from murmurate.study.reproduce import paper_002
+from murmurate.study.lab.relief import relief
+from murmurate.study.race import up_options
+from murmurate.study.reproduce import paper_002, paper_003, sparse_convex, stale_vectors
 from murmurate.study.reproduce.claim import AGREES, DIFFERS, NOT_BUILT, NOT_RUN
+from murmurate.study.reproduce.hub_cells import HubCell, HubCells
 from murmurate.study.reproduce.training import NotHere
+from murmurate.workloads.word2vec import rows_of
 
 
 def reproduced(paper: str, folder: Path) -> dict[str, Any]:
@@ -49,10 +55,12 @@ def test_002_and_003_are_held_against_their_own_tables(
 ) -> None:
     """Their trainings are left out: here as if there were no hub."""
 
-    def nothing(*_: str) -> None:
+    def nothing(*_: object) -> None:
         raise NotHere("no hub")
 
-    monkeypatch.setattr(paper_002, "trained", nothing)
+    monkeypatch.setattr(paper_002, "tables", nothing)
+    for name in TRAINED_003:
+        monkeypatch.setattr(paper_003, name, named(nothing, name))
     ours = {claim["what"]: claim for claim in reproduced("002", tmp_path)["claims"]}
     lost = next(claim for what, claim in ours.items() if what.startswith("dataset split minus"))
     assert lost["ours"] == "27.88 ± 8.20"
@@ -60,8 +68,95 @@ def test_002_and_003_are_held_against_their_own_tables(
     better = next(claim for what, claim in ours.items() if "λ = 2" in what)
     assert better["ours"].startswith("-7.9 points; improved cells only +9.5")
     assert better["verdict"] == DIFFERS
-    ratios = [c for c in reproduced("003", tmp_path)["claims"] if "CC ratio of" in c["what"]]
+    found = reproduced("003", tmp_path)["claims"]
+    ratios = [claim for claim in found if "CC ratio of" in claim["what"]]
     assert [claim["verdict"] for claim in ratios] == [AGREES, DIFFERS, AGREES]
+    assert sum(claim["verdict"] == NOT_BUILT for claim in found) == len(TRAINED_003)
+
+
+TRAINED_003 = (
+    "solvers", "workers", "rates", "large_batch", "deep_and_wide", "conclusion", "scaling"
+)  # fmt: skip
+
+
+def named(act: Callable[..., None], name: str) -> Callable[..., None]:
+    def other(*given: object) -> None:
+        act(*given)
+
+    other.__name__ = name
+    return other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["002", "003"])
+def test_what_is_trained_of_002_and_003(paper: str, tmp_path: Path) -> None:
+    """Half a minute to a minute of processor time each."""
+    found = reproduced(paper, tmp_path)
+    assert NOT_BUILT not in {claim["verdict"] for claim in found["claims"]}
+    by = {claim["what"]: claim for claim in found["claims"]}
+    if paper == "002":
+        split = next(c for what, c in by.items() if what.startswith("one slow worker, each ends"))
+        assert split["verdict"] == AGREES
+        assert (tmp_path / "002.html").read_text(encoding="utf-8").count("<table") == 6
+    else:
+        assert len(found["figures"]["conclusion"]) == 4
+        assert len(found["figures"]["solvers"]) == 7
+
+
+@pytest.mark.parametrize("who", ["all", "one", "gaussian"])
+@pytest.mark.parametrize("rule", ["async", "sync"])
+def test_each_kind_of_cell_is_something_up_can_train(who: str, rule: str) -> None:
+    for dc in (0.0, 2.0):
+        cell = HubCell(workers=5, split="labels", delay_ms=90, who=who, dc_lambda=dc, rule=rule)
+        up_options.check(["--virtual", *cell.options(6400, 0)])
+
+
+def test_a_cell_is_trained_once_and_counts_nc_as_ten() -> None:
+    calls = []
+
+    def train(*options: str) -> dict[str, Any]:
+        calls.append(options)
+        return {"accuracy_mean": 0.42, "nc": True}
+
+    cells = HubCells(6400, 0, train)
+    one = HubCell(workers=2, momentum=0.99)
+    assert cells.get(one) is cells.get(HubCell(workers=2, momentum=0.99))
+    assert len(calls) == 1
+    assert (str(cells.get(one)), cells.get(one).counted) == ("NC", 10.0)
+    assert "--own-samples=3200" in calls[0]
+    assert "--samples=6400" in HubCell(workers=2, own=False).options(6400, 0)
+
+
+def test_proposition_1_bounds_the_steps_and_asks_for_more_with_the_lag() -> None:
+    none, some = (sparse_convex.run(lag, epsilon=0.01, seed=0) for lag in (0, 1))
+    for each in (none, some):
+        assert each.steps is not None
+        assert 0 < each.steps < each.bound
+        assert 0 < each.delta < 1
+        assert each.delta <= each.rho <= 1
+    assert some.bound > 3 * none.bound
+    assert some.rate < none.rate / 3
+
+
+def test_words_that_come_often_are_drawn_less_often(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    rare = [f"word{number}" for number in range(3000)]
+    file.write_text(" ".join(f"the {word}" for word in rare), encoding="utf-8")
+    [row] = rows_of("the").tolist()
+    kept = torch.cat(
+        (stale_vectors.Thinned(str(file))._train, stale_vectors.Thinned(str(file))._test)
+    )
+    assert int((kept == row).sum()) < 300
+    assert int((kept != row).sum()) > 2500
+
+
+def test_a_relief_has_a_way_for_each_run() -> None:
+    made = relief(
+        "r <1>", [0, 1], [0, 1], [[1.0, 2.0], [float("nan"), 4.0]], {"a": [[0, 0], [1, 1]]}
+    )
+    assert made.count("<polyline") == 2
+    assert "r &lt;1&gt;" in made
+    assert relief("r", [0], [0], [[1.0]], {}) == ""
 
 
 def test_a_text_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

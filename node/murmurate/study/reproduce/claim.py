@@ -43,10 +43,13 @@ class PaperStudy:
         agrees: bool | None = None,
         verdict: str = "",
         why: str = "",
+        unless: str = "",
     ) -> None:
-        """`agrees`: or a `verdict` of its own."""
+        """`agrees`: or a `verdict` of its own. `unless`: why not, where it does not agree."""
         if agrees is not None:
             verdict = AGREES if agrees else DIFFERS
+        if verdict != AGREES and unless:
+            why = f"{unless}; {why}" if why else unless
         self.claims.append(
             PaperClaim(where=where, what=what, paper=paper, ours=ours, verdict=verdict, why=why)
         )

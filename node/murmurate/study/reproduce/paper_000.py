@@ -202,8 +202,8 @@ def _fig_3(made: PaperStudy, effort: Effort) -> None:
             agrees=agrees,
             why=""
             if agrees
-            else "likely the text: one of few words is not as sparse as Wikipedia, and a row that"
-            " every batch touches feels staleness. Not tried with Wikipedia here: --text FILE",
+            else "the text: one of few words is not as sparse as Wikipedia, and a row that every"
+            " batch touches feels staleness (--text FILE for another)",
         )
     if effort.quick:
         made.add(

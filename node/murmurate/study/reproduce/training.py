@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+from pathlib import Path
 from typing import Any
 
 from murmurate.errors import ConfigError
@@ -20,3 +24,17 @@ def trained(*arguments: str) -> dict[str, Any]:
         return up_options.run(command)
     except ConfigError as error:
         raise NotHere(str(error).splitlines()[0]) from None
+
+
+def kept(file: Path, *arguments: str) -> dict[str, Any]:
+    """The same with its trajectory, beside the report in this file. NotHere: as above."""
+    command = ["--virtual", *arguments, f"--report={file}", "--trajectory"]
+    try:
+        up_options.check(command)
+        options = up_options.parsed(command)
+        with contextlib.redirect_stdout(io.StringIO()):
+            options.run(options)
+    except ConfigError as error:
+        raise NotHere(str(error).splitlines()[0]) from None
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return report
