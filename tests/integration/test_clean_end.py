@@ -11,6 +11,7 @@ import torch
 from tests.integration.flock import flock, sgd, small, wait_for
 
 import murmurate
+from murmurate.core.gossip import folding
 from murmurate.training.swarm import Swarm
 
 
@@ -106,8 +107,12 @@ def test_whoever_trains_on_is_not_waited_for_and_a_line_says_so(
     long.join(30)
 
 
-def test_work_that_left_with_its_maker_is_missed_aloud(caplog: pytest.LogCaptureFixture) -> None:
+def test_work_that_left_with_its_maker_is_missed_aloud(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever leaves in a hurry says who lacks its work; whoever lacks it says so at its end."""
+    monkeypatch.setattr(folding, "APART_MAX", 0)  # else 2,000 of them would wait there
+    monkeypatch.setattr(folding, "SUMS_MAX", -1)
     with flock(2) as (busy, leaver):
         for _ in range(400):  # more than waits at one that does not fold
             leaver.step()
