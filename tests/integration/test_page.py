@@ -83,7 +83,7 @@ def silent_page() -> Iterator[str]:
     ) as swarm:
         for _ in range(20):
             optimizer.zero_grad()
-            model(torch.randn(16, 8)).square().mean().backward()  # type: ignore[no-untyped-call]
+            model(torch.randn(16, 8)).square().mean().backward()
             optimizer.step()
         assert swarm.metrics_address is not None
         yield swarm.metrics_address
