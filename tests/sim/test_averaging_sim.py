@@ -197,7 +197,7 @@ def test_the_story_does_not_depend_on_the_hash_seed() -> None:
 def test_report_has_a_row_for_each_pattern() -> None:
     table = report(seed=15, seeds=2)
     assert [column.header for column in table.columns][:2] == ["pattern", "seeds"]
-    assert list(table.columns[0].cells) == list(PATTERNS)
+    assert list(table.columns[0].cells) == [*PATTERNS, "real peers"]
     assert list(table.columns[1].cells) == ["2", "2"]
 
 

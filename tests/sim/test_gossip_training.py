@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from torch import nn
 
 from murmurate.core.codecs.choice import Choice
-from murmurate.core.codecs.codec import Encoder
 from murmurate.core.layout import Layout
 from murmurate.core.theory import gossip_expected, gossip_expected_unequal
 from murmurate.errors import ConfigError
@@ -85,8 +83,8 @@ def test_codecs_keep_what_they_leave_out(codec: str, times: float) -> None:
     for each in ("fp32", codec):
         clouds = Synthetic("2000")
         clouds.lr, clouds.batch_size = 0.1, 32
-        encoders = {f"node-{n}": partial(Encoder, Choice(each)) for n in range(4) if each == codec}
-        it = world(100.0, workload=clouds, nodes=4, delay_s=0.5, encoders=encoders)
+        codecs = {f"node-{n}": Choice(each) for n in range(4) if each == codec}
+        it = world(100.0, workload=clouds, nodes=4, delay_s=0.5, codecs=codecs)
         assert it.finish()["replica_distance_max"] < 1e-5
         assert not any(node.publisher.pending for node in it.nodes.values())
         first = it.figures()[0]
@@ -99,7 +97,7 @@ def test_codecs_keep_what_they_leave_out(codec: str, times: float) -> None:
 
 def test_codecs_are_for_sums() -> None:
     with pytest.raises(ConfigError, match="rule 'average' exchanges weights as they are"):
-        world(1.0, rule="average", encoders={"node-0": partial(Encoder, Choice("int8"))})
+        world(1.0, rule="average", codecs={"node-0": Choice("int8")})
 
 
 def test_what_was_trained_is_what_was_sent() -> None:

@@ -118,10 +118,12 @@ class Bench:
         return self.parameter.detach().clone()
 
 
-def bench(rule: PublishingRule | None = None, **more: Any) -> Bench:
+def bench(
+    rule: PublishingRule | None = None, background: Background | None = None, **more: Any
+) -> Bench:
     model = nn.ParameterList([nn.Parameter(torch.zeros(SIZE))])
     layout, parameters = Layout.of(model)
-    background = Background()
+    background = background or Background()
     gain = OptimizerGain(torch.optim.SGD(parameters), parameters)
     publisher = Publisher(background, layout, parameters, rule or Plain(), gain, **more)
     publisher.start_batch()
@@ -287,9 +289,8 @@ def test_a_large_model_goes_from_turns_to_a_codec_and_back(shared: bool) -> None
     places = [slice(0, 4), slice(4, 8), slice(8, 12)]
     rule = Shared(Making(size=SIZE, places=places)) if shared else Plain()
     coding, codec = OneCodec(), Encoder(Choice("bf16"), SIZE)
-    it = bench(rule, turns=Turns(places), coding=coding)
-    background = it.publisher._background = Aging()
-    it.publisher.start_batch()
+    background = Aging()
+    it = bench(rule, background, turns=Turns(places), coding=coding)
     made = 0.0
     for step in range(12):
         coding.encoder = codec if 4 <= step < 8 else None

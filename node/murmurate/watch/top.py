@@ -171,9 +171,9 @@ def picture(swarm: Json, rates: Rates, sort: str, width: int = PLAIN_WIDTH) -> G
     for number in range(len(members)):
         table.add_row(*(cells[key][number] for key in shown))
     warnings = [Text(text, style="yellow") for text in swarm["warnings"]]
-    return Group(
-        Text(headline(swarm, members), no_wrap=True, overflow="ellipsis"), table, *warnings
-    )
+    hints = [Text(text, style="dim") for text in swarm["hints"]]
+    head = Text(headline(swarm, members), no_wrap=True, overflow="ellipsis")
+    return Group(head, table, *warnings, *hints)
 
 
 def headline(swarm: Json, members: Sequence[Json]) -> str:
