@@ -180,6 +180,14 @@ def test_it_goes_on_when_the_member_is_away_for_a_moment(
         top.run("127.0.0.1:1", PLAINTEXT, count=1)
 
 
+def test_a_coordinator_has_pushes_and_no_clock() -> None:
+    told = described(2.0)
+    pushed = tuple(replace(each, applied=7) for each in told.progress)
+    centre = replace(told, name="coordinator", clock=Clock(), progress=pushed)
+    head = drawn(as_json(centre), top.Rates())[0]
+    assert head.endswith("14 pushes of those who are here"), head
+
+
 def test_status_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
