@@ -31,9 +31,12 @@ STRUCTURE = analyse(MODEL, MODELS["mlp"][1]())
 HELD: Held = STRUCTURE.everything()
 WELCOME = wire.WorkWelcome(run="r", instance="i", rule="once", steps=3)
 FREE = wire.WorkWelcome(run="r", instance="i", rule="async", steps=0)
+HUB = wire.WorkWelcome(run="r", instance="i", rule="async", steps=1, mode="hub")
 
 
-def leasing(welcome: wire.WorkWelcome | None = WELCOME, lease: int = 5) -> Leasing:
+def leasing(
+    welcome: wire.WorkWelcome | None = WELCOME, lease: int = 5, mode: str = "ist"
+) -> Leasing:
     it = Leasing(
         run="r",
         name="n",
@@ -43,6 +46,7 @@ def leasing(welcome: wire.WorkWelcome | None = WELCOME, lease: int = 5) -> Leasi
         width=1.0,
         memory_bytes=0,
         tally=Tally(),
+        mode=mode,
     )
     if welcome is not None:
         it.welcomed(welcome)
@@ -168,6 +172,7 @@ def back(it: Leasing, holds: bool, version: int) -> None:
             steps=it.steps,
             lease_holds=holds,
             lease_version=version,
+            mode=it.hello().mode,
         )
     )
 
@@ -192,6 +197,42 @@ def test_a_push_that_was_lost_is_made_again_with_all_that_was_done_since() -> No
     assert not it.nothing_to_train()
     push = pushed(it)
     assert (push.version, push.steps) == (1, 7)
+
+
+def test_no_step_is_made_on_a_lease_that_is_over_where_the_hub_decides() -> None:
+    """The hub goes away between «taken» and the weights that follow it."""
+    it = leasing(HUB, mode="hub")
+    steps(it, 1)
+    pushed(it)
+    it.taken(wire.Taken(lease=5, version=1))
+    it.broke(PeerUnavailable("gone"))
+    assert it.nothing_to_train()  # the lease ended with its push: another step would be lost
+    back(it, False, 0)
+    assert it.nothing_to_train()
+    it.broke(PeerUnavailable("gone again, before there was another lease"))
+    assert it.nothing_to_train()
+    back(it, False, 0)
+    give(it, 7)
+    assert it.next_gift() is not None
+    assert not it.nothing_to_train()
+    assert it.steps_lost == 0
+
+
+def test_one_step_is_made_without_the_hub_on_what_it_gave_last() -> None:
+    it = leasing(HUB, mode="hub")
+    it.broke(PeerUnavailable("gone"))
+    assert not it.nothing_to_train()
+    steps(it, 1)
+    assert it.nothing_to_train()
+    back(it, True, 0)
+    assert pushed(it).steps == 1
+
+
+def test_a_hub_that_no_longer_has_the_lease_gets_no_step_for_it() -> None:
+    it = leasing(HUB, mode="hub")
+    back(it, False, 0)
+    it.broke(PeerUnavailable("gone again, before there was another lease"))
+    assert it.nothing_to_train()
 
 
 def test_a_coordinator_that_came_back_from_an_old_checkpoint_gets_everything() -> None:

@@ -210,10 +210,11 @@ class Leasing:
             lease = self.lease
             if lease is None:
                 return True
-            idle = self.connected and (not lease.valid or lease.done or self._pipeline.full)
+            over = not lease.valid or lease.done
+            idle = self.connected and (over or self._pipeline.full)
             self._mind(idle and not lease.valid)
-            if self.half.central and not self.connected:
-                return lease.steps > lease.taken  # without the hub its weights stay as they are
+            if self.half.central and not self.connected:  # weights stay as they are without the hub
+                return over or lease.steps > lease.taken  # over: a step now is in no push
             return idle
 
     def _mind(self, without: bool) -> None:
