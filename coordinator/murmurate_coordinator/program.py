@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from murmurate.core.figures.curves import Curves
 from murmurate.core.figures.sources import Keeping
 from murmurate.edge.net.http import Pages
 from murmurate.errors import CheckpointError
@@ -35,6 +34,7 @@ from murmurate_coordinator.checkpointer import CoordinatorKeeper
 from murmurate_coordinator.config import CoordinatorConfig
 from murmurate_coordinator.figures import Around
 from murmurate_coordinator.journal import BYTES_MAX, Journal
+from murmurate_coordinator.learned_curves import LearnedCurves
 from murmurate_coordinator.names import BATCHES
 from murmurate_coordinator.opening import opened
 from murmurate_coordinator.own_member import OwnMember
@@ -79,7 +79,7 @@ class CoordinatorRole:
     def __init__(self, config: CoordinatorConfig) -> None:
         self.config = config
         self.around = Around()
-        self.curves = Curves()
+        self.learned = LearnedCurves()
         self.instance = secrets.token_hex(8)
         self.credentials = own_credentials()
         self.keeper: CoordinatorKeeper | None = None
@@ -167,6 +167,7 @@ class CoordinatorRole:
         now = time.monotonic()
         if self.began is None and self.centre.solver.leases:
             self.began = now
+            self._refresh_at = now  # the first point of all curves
         if (words := self.program.heard_go()) is not None:
             if self.samples is None and words and words[-1].isdecimal():
                 self.samples = int(words[-1])  # a budget that was not in the options
@@ -309,6 +310,7 @@ class CoordinatorRole:
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
         self.around.more = await service.own(centre.solver.more)
+        await service.own(self._refresh, time.monotonic())  # and their last
         self.around.loss = await service.own(lambda: figures.read(centre, self._around()).loss)
         await service.own(centre.stop, reason)
         until = time.monotonic() + LAST_S
@@ -330,10 +332,17 @@ class CoordinatorRole:
     def _outcome(self, whole: report.Json, sentence: str) -> Outcome:
         return Outcome(
             settled=not self.centre.awaited,
-            report=whole,
+            report=whole | self._curves(),
             sentence=f"{figures.NAME} {sentence}",
             more={"report": whole},
         )
+
+    def _curves(self) -> report.Json:
+        """Not in the event: `murmurate up` has them of the others."""
+        if self.began is None or not self.whole.evaluates:
+            return {}
+        counts = {figures.NAME: sorted(self.centre.staleness.counts().items())}
+        return self.learned.told(self.began - self.before_s) | {"staleness_counts": counts}
 
     async def _conclude(
         self, wall_s: float, reason: str, *, evaluate: bool = True, keep: bool = False
@@ -398,7 +407,7 @@ class CoordinatorRole:
             kinds[advice.kind] = kinds.get(advice.kind, 0) + 1
         self.around.advice = kinds
         if self.began is not None:
-            self.curves.note(now, figures.board(self.centre, self.around))
+            self.learned.curves.note(now, figures.board(self.centre, self.around))
 
     def _around(self) -> Around:
         around, service, keeper = self.around, self.service, self.keeper
@@ -446,6 +455,7 @@ class CoordinatorRole:
             self.around.evaluation = found
         told = named(found, validation=validation).items()
         known = {key: report.number(each) for key, each in told}
+        self.learned.evaluated(began, samples, known)
         self.program.emit("evaluated", at=began, samples=samples, **known)
 
     # -- telling ---------------------------------------------------------------------------------
@@ -473,7 +483,7 @@ class CoordinatorRole:
             "at": time.monotonic(),
             "parameters": figures.parameters(self.centre),
         }
-        return about | {"coordinator": row, "members": rows, "curves": self.curves.lists()}
+        return about | {"coordinator": row, "members": rows, "curves": self.learned.curves.lists()}
 
     async def _served_weights(self) -> Mapping[str, torch.Tensor]:
         _, served = await self.service.own(self._weights)

@@ -198,7 +198,7 @@ class Sessions:
             del self.members.seats[name]
 
     def bye(self, name: str, stream: int, now: float) -> None:
-        """It leaves: what it has pushed stays, its units are free."""
+        """It leaves: what it has pushed stays, what it had is free."""
         seat = self.members.at(name, stream)
         if seat is not None:
             self._leave(seat, now)
@@ -367,14 +367,14 @@ class Sessions:
         """Now and then: who is gone, who is frozen, what is not as it should be."""
         for seat in self.members.lost(now):
             self.lines.warnings.append(
-                f"{seat.name} has been away for {now - seat.away_s:.0f} s: its units are free"
+                f"{seat.name} has been away for {now - seat.away_s:.0f} s: {self.solver.freed}"
             )
             self.late += self.solver.lease_of(seat.name) is not None
             self._leave(seat, now)
         owing = [one.owner for one in self.solver.leases.values() if not one.done]
         for seat, silent_s in list(self.members.frozen(now, owing)):
             self.lines.warnings.append(
-                f"{seat.name} has not pushed for {silent_s:.0f} s: its units are free"
+                f"{seat.name} has not pushed for {silent_s:.0f} s: {self.solver.freed}"
             )
             self.late += 1
             seat.revoked = True

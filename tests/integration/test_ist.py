@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.test_up import PATIENCE_S, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples/subnet.py"
@@ -97,6 +99,20 @@ def test_the_example_and_a_node_with_figures_train_with_a_coordinator(tmp_path: 
         assert centre.wait(PATIENCE_S) == 0
     written = json.loads(path.read_text())
     assert {row["name"] for row in written["nodes"]} == {"coordinator", "example-0", "other"}
+    assert set(written["curves"]) == {"coordinator", "example-0", "other"}
+    found = [
+        dict(zip(written["curve_columns"], point, strict=True))
+        for point in written["curves"]["coordinator"]
+    ]
+    assert found[-1]["samples"] == written["samples"]
+    assert found[-1]["accuracy"] == pytest.approx(written["accuracy_mean"])
+    assert 0 <= found[0]["seconds"] <= found[-1]["seconds"]
+    counted = sum(times for _, times in written["staleness_counts"]["coordinator"])
+    assert counted == written["staleness"]["count"]
+    picture = run("plot", str(path))
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert picture.returncode == 0, picture.stderr
+        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 @contextmanager

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tests.integration.browser import browser, program
-from tests.integration.flock import Node, flock, wait_for
+from tests.integration.flock import Node, flock, sgd, small, wait_for
 from tests.integration.test_metrics import get
 
+import murmurate
 from murmurate.core.figures.curves import EVERY_S, POINTS_MAX, Curves
 from murmurate.core.figures.progress import Progress
 from murmurate.watch.html import html
@@ -69,6 +71,35 @@ def test_every_node_serves_the_page_and_its_data(nodes: list[Node]) -> None:
         assert status == 200
         assert text == html("murmurate.watch").decode()
     wait_for(lambda: '"curves": {"n0": [[' in get(nodes[1].swarm.metrics_address, "/swarm.json")[1])
+
+
+@pytest.fixture
+def silent_page() -> Iterator[str]:
+    """Of a script with the README's three lines: it tells no losses."""
+    model = small()
+    optimizer = sgd(model)
+    with murmurate.join(
+        model, optimizer, run="test", listen="127.0.0.1:0", metrics="127.0.0.1:0"
+    ) as swarm:
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+        assert swarm.metrics_address is not None
+        yield swarm.metrics_address
+
+
+def test_a_script_that_tells_no_losses_is_told_how(silent_page: str) -> None:
+    wait_for(lambda: "swarm.log(loss=" in get(silent_page, "/swarm.json")[1])
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_page_says_it_where_the_curve_is_missing(silent_page: str, tmp_path: Path) -> None:
+    with browser(tmp_path) as page:
+        page.go(f"http://{silent_page}/")
+        page.until("document.querySelector('#hints')?.textContent.includes('swarm.log(loss=')")
+        assert page.console == []
 
 
 @pytest.mark.slow

@@ -390,6 +390,24 @@ def test_a_slow_first_push_is_waited_for_as_long_as_it_steps() -> None:
     assert table.centre.states()["silent"] == 1
 
 
+@pytest.mark.parametrize(
+    ("mode", "rule", "what"),
+    [
+        ("ist", "async", "its units are free"),
+        ("hub", "async", "what it pushed stays"),
+        ("batches", "pull", "those of its batches that are in no update are dealt again"),
+    ],
+)
+def test_what_is_said_of_one_who_is_gone_is_of_its_mode(mode: str, rule: str, what: str) -> None:
+    rng = np.random.default_rng(0)
+    table = Table(rule, solver=new_solver(rule, STRUCTURE, weights_of(MODEL), rng, mode=mode))
+    peer = Peer("a")
+    table.hello(peer, mode=mode)
+    table.gone(peer)
+    table.wait(GRACE_S)
+    assert table.centre.lines.warnings == [f"a has been away for {GRACE_S:.0f} s: {what}"]
+
+
 def test_another_process_takes_the_name_only_when_the_first_is_gone() -> None:
     table, (a, _) = seated("async", "a", "b")
     twin = Peer("a", instance="two")

@@ -94,12 +94,20 @@ def test_evaluations_are_not_thinned_away(evaluations: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("", "not JSON"), ("[]", "no curves"), ('{"nodes": []}', "no curves")]
+    ("text", "problem"),
+    [
+        ("", "not JSON"),
+        ("[]", "no curves"),
+        ('{"nodes": []}', "no curves"),
+        ('{"name": "a", "updates_published": 4}', "of one node, and has its last figures only"),
+        ('{"mode": "batches", "nodes": []}', "a generator trains nothing, its peers do"),
+        ('{"mode": "ist", "curves": {}}', "nothing was trained"),
+    ],
 )
 def test_a_file_that_is_no_report(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "r.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=f"{problem}.*murmurate coordinator --report"):
         plot.run([str(file)], None)
     with pytest.raises(ConfigError, match="No such file"):
         plot.run([str(tmp_path / "none.json")], None)

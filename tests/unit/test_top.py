@@ -180,6 +180,14 @@ def test_it_goes_on_when_the_member_is_away_for_a_moment(
         top.run("127.0.0.1:1", PLAINTEXT, count=1)
 
 
+def test_a_coordinator_has_pushes_and_no_clock() -> None:
+    told = described(2.0)
+    pushed = tuple(replace(each, applied=7) for each in told.progress)
+    centre = replace(told, name="coordinator", clock=Clock(), progress=pushed)
+    head = drawn(as_json(centre), top.Rates())[0]
+    assert head.endswith("14 pushes of those who are here"), head
+
+
 def test_status_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,11 +201,24 @@ def test_status_as_json(
     assert math.isclose(swarm["members"][0]["staleness_predicted"], 1.0)
 
 
-def test_status_says_how_a_script_tells_its_losses() -> None:
+def test_a_script_is_told_how_to_tell_its_losses() -> None:
     """After the README's three lines samples are counted, and that column stays empty."""
     told = described(2.0)
     silent = tuple(replace(each, loss=math.nan) for each in told.progress)
-    assert status.hint(told) == ""
-    assert "swarm.log(loss=" in status.hint(replace(told, progress=silent))
     idle = tuple(replace(each, samples=0) for each in silent)
-    assert status.hint(replace(told, progress=idle)) == ""
+    for progress, said in ((told.progress, False), (silent, True), (idle, False)):
+        swarm = as_json(replace(told, progress=progress))  # the page shows these too
+        assert any("swarm.log(loss=" in text for text in swarm["hints"]) == said
+        assert any("swarm.log(loss=" in line for line in drawn(swarm, top.Rates())) == said
+
+
+def test_status_ends_with_that_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def ask(_address: str, _timeout_s: float, _credentials: object) -> Description:
+        told = described(2.0)
+        return replace(told, progress=tuple(replace(one, loss=math.nan) for one in told.progress))
+
+    monkeypatch.setattr(status, "ask", ask)
+    assert status.run("127.0.0.1:1", 1.0, PLAINTEXT) == 0
+    assert "swarm.log(loss=" in capsys.readouterr().out.splitlines()[-1]

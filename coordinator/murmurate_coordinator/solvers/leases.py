@@ -58,6 +58,7 @@ class LeasedSolver(ABC):
     half: MemberHalf
     barrier: ClassVar[bool] = False
     follows_speed: ClassVar[bool] = True
+    freed: ClassVar[str] = "its units are free"
     plan_wants_checkpoint: ClassVar[bool] = False
 
     def __init__(

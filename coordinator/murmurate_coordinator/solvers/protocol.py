@@ -115,6 +115,10 @@ class Solver(Protocol):
         """Whether what a member is given depends on how fast it is."""
 
     @property
+    def freed(self) -> str:
+        """What becomes of what a member had, when it is gone."""
+
+    @property
     def instead(self) -> str:
         """What to take in its place where it adds up everybody's steps; empty: it does not."""
 

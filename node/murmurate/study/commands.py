@@ -134,7 +134,10 @@ examples:
 """,
     )
     plot.add_argument(
-        "reports", metavar="REPORT", nargs="+", help="JSON files of murmurate up --report"
+        "reports",
+        metavar="REPORT",
+        nargs="+",
+        help="JSON files of murmurate up or coordinator --report",
     )
     plot.add_argument("--out", metavar="FILE", help="PNG, PDF or SVG (default: beside the report)")
     plot.set_defaults(run=_plot)

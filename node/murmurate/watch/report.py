@@ -335,6 +335,22 @@ def curves(
     return {"curve_columns": list(CURVE_COLUMNS), "curves": made}
 
 
+def centred_curves(
+    whole: Mapping[str, Sequence[CurvePoint]],
+    members: Mapping[str, Sequence[CurvePoint]],
+    began: float,
+) -> Json:
+    """Of a coordinator and its members. Samples are those in the model: the coordinator knows them,
+    members only roughly."""
+    centre = {
+        name: [point._replace(samples=point.own_samples) for point in each]
+        for name, each in whole.items()
+    }
+    made = curves(centre, began)
+    more = curves(members, began, swarm_samples(whole))
+    return made | {"curves": made["curves"] | more["curves"]}
+
+
 def swarm_samples(points: Mapping[str, Sequence[CurvePoint]]) -> Callable[[float], float]:
     """How many samples all of these had at any instant: straight lines between points, flat before
     and after."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,7 @@ def run(address: str, timeout_s: float, credentials: Credentials, *, as_json: bo
         console = Console(highlight=False, width=view.PLAIN_WIDTH)
     console.print(sentence(description), markup=False)
     console.print(members(description))
-    if text := hint(description):
+    for text in swarm.hints(description):
         console.print(text, markup=False)
     for text in swarm.as_json(description)["warnings"]:
         console.print(f"warning: {text}", markup=False)
@@ -69,14 +68,6 @@ def sentence(description: Description) -> str:
         f"{description.name} at {description.address}: run {description.run!r}{synced},"
         f" {size:,} parameters, {held}"
     )
-
-
-def hint(description: Description) -> str:
-    """What a script has to say for a column that is empty; samples and steps are counted for it."""
-    train = [told for told in description.progress if told.samples]
-    if not train or any(not math.isnan(told.loss) for told in train):
-        return ""
-    return "no losses: a script tells its own by swarm.log(loss=loss.item()), now and then"
 
 
 def members(description: Description) -> Table:

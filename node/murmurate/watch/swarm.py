@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from murmurate.core.figures.progress import Progress
@@ -26,6 +27,7 @@ def as_json(description: Description) -> Json:
         "parameters": parameters,
         "updates": len(description.clock),
         "warnings": warned(node_row(each) for name, each in sorted(told.items()) if name in live),
+        "hints": hints(description),
         "members": [
             {
                 **member_row(each.name, told.get(each.name)),
@@ -36,6 +38,14 @@ def as_json(description: Description) -> Json:
             for each in sorted(description.members, key=lambda each: each.name)
         ],
     }
+
+
+def hints(description: Description) -> list[str]:
+    """What a script has to say for a column that is empty; samples and steps are counted for it."""
+    train = [told for told in description.progress if told.samples]
+    if not train or any(not math.isnan(told.loss) for told in train):
+        return []
+    return ["no losses: a script tells its own by swarm.log(loss=loss.item()), now and then"]
 
 
 def member_row(name: str, told: Progress | None) -> Json:

@@ -171,9 +171,9 @@ def picture(swarm: Json, rates: Rates, sort: str, width: int = PLAIN_WIDTH) -> G
     for number in range(len(members)):
         table.add_row(*(cells[key][number] for key in shown))
     warnings = [Text(text, style="yellow") for text in swarm["warnings"]]
-    return Group(
-        Text(headline(swarm, members), no_wrap=True, overflow="ellipsis"), table, *warnings
-    )
+    hints = [Text(text, style="dim") for text in swarm["hints"]]
+    head = Text(headline(swarm, members), no_wrap=True, overflow="ellipsis")
+    return Group(head, table, *warnings, *hints)
 
 
 def headline(swarm: Json, members: Sequence[Json]) -> str:
@@ -181,10 +181,12 @@ def headline(swarm: Json, members: Sequence[Json]) -> str:
     alive = [row for row in members if row["state"] == "alive"]
     samples = sum(row["samples_now"] or 0.0 for row in alive)
     total = sum(row["samples"] for row in members)
+    held = f"{swarm['updates']:,} updates in the clock of {swarm['name']}"
+    if swarm["name"] == "coordinator" and not swarm["updates"]:  # it has pushes, and no clock
+        held = f"{sum(row['updates_applied'] for row in members):,} pushes of those who are here"
     return (
         f"{swarm['run']} ({swarm['rule']}): {len(alive)} of {len(members)} alive,"
-        f" {total:,} samples, {samples:,.0f}/s, {swarm['updates']:,} updates in the clock of"
-        f" {swarm['name']}"
+        f" {total:,} samples, {samples:,.0f}/s, {held}"
     )
 
 

@@ -37,6 +37,7 @@ class BatchDealing(LeasedSolver):
     rule = "pull"
     half = FREELY
     follows_speed = False
+    freed = "those of its batches that are in no update are dealt again"
     plan_wants_checkpoint = True
 
     def __init__(self, *args: Any, **more: Any) -> None:

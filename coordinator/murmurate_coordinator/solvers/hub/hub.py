@@ -50,6 +50,7 @@ class HubSolver(LeasedSolver):
 
     mode = "hub"
     follows_speed = False
+    freed = "what it pushed stays"
     at_once = True
     """Every push is answered when it comes: then the conservation law of paper 004 holds."""
 

@@ -31,7 +31,8 @@ class Curves:
 
     def __init__(self) -> None:
         self.points: dict[str, list[Point]] = {}
-        self._began: float | None = None
+        self.began = math.nan
+        """When the first point was taken."""
         self._every_s = EVERY_S
         self._next = -math.inf
 
@@ -39,7 +40,7 @@ class Curves:
         """As often as one likes: a point is taken when it is time."""
         if now < self._next:
             return
-        self._began = now if self._began is None else self._began
+        self.began = now if math.isnan(self.began) else self.began
         for told in board:
             points = self.points.get(told.name)
             if points is None:
@@ -48,7 +49,7 @@ class Curves:
                 points = self.points[told.name] = []
             points.append(
                 Point(
-                    now - self._began,
+                    now - self.began,
                     told.samples,
                     told.loss,
                     told.accuracy,

@@ -156,17 +156,6 @@ class UpCentred(UpRun):
         least = f", {min(covered):.0%} covered" if covered else ""
         return scene.with_note(f"plan {row['plan']}{least}, {row['pushes']:,} pushes")
 
-    def _curves(self, went: float) -> report.Json:
-        """Samples are those in the model: the coordinator knows them, members only roughly."""
-        whole = [point._replace(samples=point.own_samples) for point in self.centre.curve]
-        made = report.curves({COORDINATOR: whole}, went)
-        members = report.curves(
-            {child.name: child.curve for child in self.peers},
-            went,
-            report.swarm_samples({COORDINATOR: self.centre.curve}),
-        )
-        return made | {"curves": made["curves"] | members["curves"]}
-
     def report(self) -> report.Json:
         node, train = self.plan.config.node, self.plan.config.train
         went = self.went if self.went is not None else time.monotonic()
@@ -196,7 +185,11 @@ class UpCentred(UpRun):
             rows[0] |= known.get(COORDINATOR, {}) | {"state": self.centre.state}
             whole = self.whole | {"nodes": rows}
         return whole | {
-            **self._curves(went),
+            **report.centred_curves(
+                {COORDINATOR: self.centre.curve},
+                {child.name: child.curve for child in self.peers},
+                went,
+            ),
             "staleness_counts": {child.name: sorted(child.counts.items()) for child in self.peers},
             "coordinator_lives": self.lives,
         }

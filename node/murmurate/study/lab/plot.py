@@ -31,6 +31,9 @@ BOTH = "test and validation"
 ALONG = (("samples", "samples of the whole swarm"), ("seconds", "seconds"))
 WHOLE = "coordinator"
 """Whose curve is of the whole model, not of a node."""
+OTHERS = (WHOLE, "generator")
+"""What else there is beside nodes."""
+EXPECTED = "those of murmurate up --report and murmurate coordinator --report have some"
 HALF = 0.5
 """An accuracy that was never below it is drawn from the next lower tenth on."""
 NAMED_MAX = 9
@@ -83,14 +86,25 @@ def read(file: str) -> Json:
     try:
         report = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; expected a report of murmurate up") from None
+        raise ConfigError(f"{file}: {error.strerror}; {EXPECTED}") from None
     except ValueError:
-        raise ConfigError(f"{file}: not JSON; expected a report of murmurate up") from None
+        raise ConfigError(f"{file}: not JSON; {EXPECTED}") from None
     if not isinstance(report, dict) or not report.get("curves"):
-        raise ConfigError(f"{file}: no curves in it; expected a report of murmurate up --report")
+        raise ConfigError(f"{file}: no curves in it{_why_none(report)}; {EXPECTED}")
     if "curve_columns" not in report:
         raise ConfigError(f"{file}: its curves are of an earlier version of murmurate")
     return report
+
+
+def _why_none(report: Any) -> str:
+    """As far as it can be told from what is in it."""
+    if isinstance(report, dict) and report.get("mode") == "batches":
+        return ": a generator trains nothing, its peers do"
+    if isinstance(report, dict) and "curves" not in report and "updates_published" in report:
+        return ": it is of one node, and has its last figures only"
+    if isinstance(report, dict) and report.get("mode"):
+        return ": nothing was trained, or it is of an earlier version of murmurate"
+    return ""
 
 
 def draw(report: Json) -> Any:
@@ -128,10 +142,11 @@ def _figure(inches: tuple[float, float]) -> Any:
 
 
 def title(report: Json) -> str:
+    nodes = sum(row.get("role") not in OTHERS for row in report["nodes"])
     return (
-        f"{report['workload']}, {report['mode']}, rule {report['rule']}: {len(report['nodes'])}"
-        f" nodes, {report['samples']:,} samples in {report['wall_s']:.1f}"
-        f"{' virtual' if report.get('virtual') else ''} s"
+        f"{report['workload']}, {report['mode']}, rule {report['rule']}:"
+        f" {nodes} node{'s' * (nodes != 1)}, {report['samples']:,} samples"
+        f" in {report['wall_s']:.1f}{' virtual' if report.get('virtual') else ''} s"
     )
 
 
@@ -150,7 +165,7 @@ def _curves(axes: Any, report: Json, along: str, kinds: Sequence[str]) -> None:
             highest = max(highest, *(point[y] for point in known))
             held_out = kind.startswith("validation")
             look: Json = {"color": colour, "label": name, "linewidth": 1.4}
-            if kind != "loss":
+            if kind != "loss" or len(known) == 1:
                 # Few, and each of one instant; what lies between them nobody has seen.
                 look |= {"marker": "o", "markersize": 3.5 if len(known) < MARKED_MAX else 0}
             if held_out:
