@@ -134,6 +134,14 @@ def test_a_push_of_today_is_passed_on_as_it_is() -> None:
     assert Baseline(ALL, keep=8).lift_push(today) is today
 
 
+def test_a_push_that_restores_weights_still_does_when_it_is_lifted() -> None:
+    old = Push((Stamp(Dot("d", 1, 3), Clock(whole()), written=True),), torch.ones(2))
+    lifted = Baseline(ALL, keep=8).lift_push(old)
+    assert lifted is not None
+    assert lifted is not old
+    assert lifted.written
+
+
 def test_every_context_of_a_sum_is_lifted() -> None:
     contexts = [Clock(generation=4), Clock(whole()), Clock([Dot("a", 1, 1)])]
     old = push(*contexts)

@@ -88,7 +88,9 @@ class Told:
             return f"{waiting[-1]}+{new}"
         return new if new.startswith("apart") else None
 
-    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+    def publish(
+        self, delta: Delta, context: Clock, batches: Runs = (), *, written: bool = False
+    ) -> list[Effect]:
         if context:
             raise LocalProtocolError("its context is too old")
         return self._answer("publish")

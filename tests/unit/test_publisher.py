@@ -70,6 +70,8 @@ class Background:
         compute_s: float,
         worth: int = 1,
         batches: Runs = (),
+        *,
+        written: bool = False,
     ) -> None:
         added = torch.zeros(SIZE)
         if isinstance(update, torch.Tensor):
@@ -340,6 +342,9 @@ class Ahead:
 
     def changed(self, by: torch.Tensor) -> None:
         self.by_hand += by
+
+    def restored(self) -> None:
+        raise NotImplementedError
 
     def rest(self) -> torch.Tensor | None:
         return None

@@ -320,6 +320,15 @@ def test_a_push(dtype: torch.dtype) -> None:
     assert torch.equal(back.payload, sent.payload)
 
 
+def test_that_weights_were_restored_is_told_alone_and_in_a_sum() -> None:
+    first = Stamp(Dot("a", 1, 5), clock(a=4, b=7), written=True)
+    second = Stamp(Dot("a", 1, 6), clock(a=5, b=7))
+    third = Stamp(Dot("a", 1, 7), clock(a=6, b=7), written=True)
+    m, _ = stamps.write_push("f4", (first, second, third))
+    assert [bool(each.back) for each in m.stamps] == [False, True, True]
+    assert stamps.read_stamps(m) == (first, second, third)
+
+
 def test_a_snapshot_and_a_share() -> None:
     held = Clock([Dot("a", 1, 1)], generation=4, base=17)
     sent = Snapshot(torch.arange(3.0), held, (GENERATION,), (RUMOUR,))

@@ -196,10 +196,18 @@ class Driver(Generic[P]):
         if not self.carry_out(effects, now, came=Delivery(sender, message, done)):
             self.consumed.append(done)
 
-    def publish(self, delta: Delta, context: Clock, now: float, batches: Runs = ()) -> None:
+    def publish(
+        self,
+        delta: Delta,
+        context: Clock,
+        now: float,
+        batches: Runs = (),
+        *,
+        written: bool = False,
+    ) -> None:
         """Make an update of mine: it is folded in here, and passed on."""
         try:
-            effects = self.peer.publish(delta, context, batches)
+            effects = self.peer.publish(delta, context, batches, written=written)
         except LocalProtocolError:
             raise  # before anything changed
         except BaseException:

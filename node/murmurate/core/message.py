@@ -6,8 +6,9 @@ model, who I am, which updates I made) is checked by `Peer.receive` before anyth
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import FrozenInstanceError, dataclass, field
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import torch
 
@@ -43,6 +44,8 @@ class Stamp:
     dot: Dot
     context: Clock
     batches: Runs = ()
+    written: bool = False
+    """No step made it, weights were restored: it says nothing of where steps lead."""
 
 
 class Part(Protocol):
@@ -137,6 +140,11 @@ class Push:
         return tuple(stamp.dot for stamp in self.stamps)
 
     @property
+    def written(self) -> bool:
+        """Whether weights were restored by any of it: a sum cannot be taken apart."""
+        return any(stamp.written for stamp in self.stamps)
+
+    @property
     def nbytes(self) -> int:
         if self._plain is not None:
             return self._plain.numel() * self._plain.element_size()
@@ -178,6 +186,11 @@ def summed(pushes: list[Push]) -> Push:
     for push in pushes[2:]:
         push.add_to(total)
     return Push(stamps, total)
+
+
+def restores(messages: Iterable[Any]) -> bool:
+    """Whether any of these is an update that restores weights."""
+    return any(isinstance(each, Push) and each.written for each in messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,9 @@ class PlacedParameters:
             self._told = True
             log.warning(
                 "%s: the parameters were changed beside the optimizers given to join(); such"
-                " changes are published, each peer's own, and add up: restore or clamp on one"
-                " peer (if swarm.chosen), or hand all optimizers over as a list",
+                " changes are published, each peer's own, and add up: restore by"
+                " swarm.restore(state), clamp on one peer (if swarm.chosen), or hand all optimizers"
+                " over as a list",
                 self.background.name,
             )
         return self.layout.gained(self.parameters, weights)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from murmurate.core.codecs import span as spans
 from murmurate.core.codecs.codec import Encoder, part_in, place_of
 from murmurate.core.codecs.following import Coding, OneCodec
 from murmurate.core.layout import Layout
-from murmurate.core.message import Delta, Push
+from murmurate.core.message import Delta, Push, restores
 from murmurate.core.publishing.rhythm import Rhythm
 from murmurate.core.publishing.rule import PublishingRule
 from murmurate.core.publishing.turns import Turns
@@ -335,18 +335,22 @@ class Publisher:
         began = time.thread_time()
         try:
             folds = background.fold(len(waiting))
-            if folds.began:
+            restored = restores(folds.applied)
+            if folds.began or restored:
                 ahead = None
                 self._forget_steps()
-                self._adopt_merged()
-                self.moments.late = True
                 if self.source is not None:
                     self.source.dropped()
+            if folds.began:
+                self._adopt_merged()
+                self.moments.late = True
             for message in folds.applied:
                 unseen = self._unseen(message)
                 self._rule.applied(message, own=False, unseen=unseen)
                 for each in self._merged:
                     each.merged.heard(unseen)
+            if restored:
+                self._restored()
         finally:
             if ahead is not None:
                 ahead.put_back(background.weights)
@@ -364,6 +368,27 @@ class Publisher:
         if self.source is not None:
             self.source.dropped()
         self.start_batch()
+
+    def restore(self, load: Callable[[], object]) -> None:
+        """Publish by itself what `load` writes into parameters and running statistics; nobody takes
+        it for a step. Steps that are in no update are void."""
+        self.discard()
+        background = self._background
+        try:
+            load()
+            change = self.placed.gained(ALL)
+            self.statistics.written(change, background.weights)
+            background.commit(change, background.context(), 0.0, written=True)
+            self._restored()
+        finally:
+            self.statistics.adopt(background.weights)
+            self.placed.to_weights()
+        self.start_batch()
+
+    def _restored(self) -> None:
+        """The swarm's weights are others, and where steps have led is of no account."""
+        self._rule.restored()
+        self.statistics.adopt(self._background.weights)
 
     def begin(self) -> None:
         """The weights are the swarm's, and the first batch is started."""

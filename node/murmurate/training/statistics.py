@@ -113,6 +113,12 @@ class ModelStatistics(MergedNumbers):
             self.merged.mend(weights[self._place])
             self._write(self._own, weights)
 
+    def written(self, change: torch.Tensor, weights: torch.Tensor) -> None:
+        """Somebody has set the buffers to what the swarm's should be: put into `change` by how much
+        these are others."""
+        if self._tracked:
+            change[self._place] = self._read() - weights[self._place]
+
     # -- inside --------------------------------------------------------------------------------
 
     def _mask(self, key: str) -> torch.Tensor:

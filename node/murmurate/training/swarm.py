@@ -8,8 +8,9 @@ only one that writes weights.
 from __future__ import annotations
 
 import atexit
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,7 @@ from murmurate.core.layout import Layout
 from murmurate.core.plain_names import plain_names
 from murmurate.edge.net.credentials import Credentials
 from murmurate.edge.runtime.runtime import Runtime
-from murmurate.errors import PeerUnavailable
+from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.ending import Ending
 from murmurate.training.finite_steps import FiniteSteps
@@ -28,9 +29,12 @@ from murmurate.training.gains import OptimizerGains
 from murmurate.training.gathering import Gathering
 from murmurate.training.loop_parts import give_back, take
 from murmurate.training.publisher import Publisher
+from murmurate.training.restored_state import state_for
 from murmurate.training.shared_progress import SharedProgress
 from murmurate.training.sight import ModelSight
 from murmurate.training.signals import Interrupts
+
+log = logging.getLogger("murmurate")
 
 WAIT_S = 0.05
 LEVEL_S = 10.0
@@ -163,6 +167,35 @@ class Swarm(SharedProgress):
         """Take local steps back that were not published: weights are what the clock says again."""
         with self._interrupts.held_back():
             self.publisher.discard()
+
+    def restore(self, state: Mapping[str, Any]) -> bool:
+        """Go on from these weights, all members: kept by `swarm.state_dict()`, or read from a file.
+
+        All may call it, or only the chosen one: its call is the one that counts, and others' are
+        answered with False and a line. Where it arrives, steps in no update are void, and the
+        swarm's momentum begins anew. The optimizers' states are not touched.
+        """
+        self._port.check()
+        model = self._sight.model
+        loaded = state_for(model, state)
+        with self._interrupts.held_back():
+            self._take_in()
+            if not self.chosen:
+                self.publisher.discard()
+                log.warning(
+                    "%s: restore() counts on one member, the chosen one: %s; here its weights are"
+                    " taken when they come",
+                    self.name,
+                    self._figures.by_arrival()[0],
+                )
+                return False
+            try:
+                self.publisher.restore(lambda: model.load_state_dict(loaded))
+            except LocalProtocolError as error:
+                raise ConfigError(f"state: it cannot be restored: {error}") from None
+            self._take_in(at_once=True)
+            self.publisher.look_ahead_if_eager()
+        return True
 
     def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
         """Fold in what comes, from this thread, until something is true; False: it took too long.

@@ -138,20 +138,22 @@ class Life(_message.Message):
     def __init__(self, origin: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Stamp(_message.Message):
-    __slots__ = ("life", "seq", "context", "back", "added", "batches")
+    __slots__ = ("life", "seq", "context", "back", "added", "batches", "written")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
     life: int
     seq: int
     context: bytes
     back: int
     added: _containers.RepeatedScalarFieldContainer[int]
     batches: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, life: _Optional[int] = ..., seq: _Optional[int] = ..., context: _Optional[bytes] = ..., back: _Optional[int] = ..., added: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ...) -> None: ...
+    written: bool
+    def __init__(self, life: _Optional[int] = ..., seq: _Optional[int] = ..., context: _Optional[bytes] = ..., back: _Optional[int] = ..., added: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ..., written: bool = ...) -> None: ...
 
 class SnapshotHead(_message.Message):
     __slots__ = ("dtype", "clock", "history", "members", "batches", "repeated_batches")

@@ -72,5 +72,5 @@ class Baseline:
             context = self.lift(stamp.context)
             if context is None:
                 return None
-            stamps.append(Stamp(stamp.dot, context, stamp.batches))
+            stamps.append(Stamp(stamp.dot, context, stamp.batches, stamp.written))
         return push.stamped(tuple(stamps))

@@ -185,14 +185,20 @@ class Peer:
         """Whether this one of my updates is still to get to most neighbours."""
         return self._delivery.under_way(Dot(self.name, self.epoch, number))
 
-    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+    def publish(
+        self, delta: Delta, context: Clock, batches: Runs = (), *, written: bool = False
+    ) -> list[Effect]:
         """Make an update: it gets my next id, goes into the weights and is passed on.
 
-        `batches`: those of a generator that it was computed on. `LocalProtocolError`: it cannot be
-        used, nothing has changed.
+        `batches`: those of a generator that it was computed on; `written`: no step made it.
+        `LocalProtocolError`: it cannot be used, nothing has changed.
         """
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
+        if written and self.state.receiving is not None:
+            raise LocalProtocolError(
+                "restored weights: by this rule each receiver would change them"
+            )
         plain = delta if isinstance(delta, torch.Tensor) else None
         coded = () if isinstance(delta, torch.Tensor) else parts_of(delta)
         if problem := payload_problem(coded if plain is None else plain, self.replica.weights):
@@ -200,7 +206,7 @@ class Peer:
         lifted = self.baseline.lift(context)
         if lifted is None:
             raise LocalProtocolError(f"a context of generation {context.generation}: too old")
-        stamp = Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted, batches)
+        stamp = Stamp(Dot(self.name, self.epoch, self.seq + 1), lifted, batches, written)
         push = Push((stamp,), plain, coded)
         staleness = self.replica.count((stamp,))
         push.add_to(self.replica.weights)

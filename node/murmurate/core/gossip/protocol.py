@@ -87,11 +87,13 @@ class Driven(Protocol):
         """
         ...
 
-    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+    def publish(
+        self, delta: Delta, context: Clock, batches: Runs = (), *, written: bool = False
+    ) -> list[Effect]:
         """Make an update: it gets an id, goes into the weights and is passed on.
 
-        `batches`: those of a generator that it was computed on. `LocalProtocolError`: it cannot be
-        used, nothing has changed.
+        `batches`: those of a generator that it was computed on; `written`: no step made it.
+        `LocalProtocolError`: it cannot be used, nothing has changed.
         """
         ...
 

@@ -33,6 +33,9 @@ class Plain:
     def changed(self, by: torch.Tensor) -> None:
         """It is in the parameters, and so in what was gained."""
 
+    def restored(self) -> None:
+        """Nothing is remembered of the way."""
+
     def rest(self) -> torch.Tensor | None:
         """It is in the parameters."""
         return None

@@ -90,6 +90,9 @@ class PublishingRule(Protocol):
         """The parameters were changed beside the optimizer, in a rule that leads: the change is the
         rule's from now on, on the way it leads and in an update."""
 
+    def restored(self) -> None:
+        """The weights were restored, by whomever: where steps led before says nothing any more."""
+
     def rest(self) -> torch.Tensor | None:
         """What encoding left out, as far as it is in the rule, which then has it no more."""
 

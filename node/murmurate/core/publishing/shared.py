@@ -96,6 +96,14 @@ class Shared(TakesGains):
                 part.own.append(update)
         add(self._sum, update)
 
+    def restored(self) -> None:
+        """All members do this with the same update: the momentum begins anew."""
+        super().restored()
+        self._sum.zero_()
+        for part in self._parts:
+            part.count = 0.0
+            part.own.clear()
+
     # -- over a restart --------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

@@ -115,6 +115,10 @@ class TakesGains(ABC):
         """The parameters were changed by hand, beside the optimizer: that goes out as it is."""
         self._rest = by.clone() if self._rest is None else self._rest.add_(by)
 
+    def restored(self) -> None:
+        """The weights are others; what a rule remembers of the way, it adds to this."""
+        self._asked = None
+
     def rest(self) -> torch.Tensor | None:
         """What encoding left out, which then is here no more."""
         rest, self._rest = self._rest, None

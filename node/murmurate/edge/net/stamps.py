@@ -53,9 +53,11 @@ def write_push(dtype: str, stamps: tuple[Stamp, ...]) -> tuple[pb.PushHead, int]
                 work += steps
                 out.append(pb.Stamp(life=life, seq=dot.seq, back=index - before, added=added))
                 out[-1].batches.extend(batches)
+                out[-1].written = stamp.written
                 continue
         out.append(pb.Stamp(life=life, seq=dot.seq, context=context.to_bytes()))
         out[-1].batches.extend(batches)
+        out[-1].written = stamp.written
     lives = [pb.Life(origin=origin, epoch=epoch) for origin, epoch in places]
     return pb.PushHead(dtype=dtype, lives=lives, stamps=out), work
 
@@ -104,7 +106,7 @@ def read_stamps(m: pb.PushHead) -> tuple[Stamp, ...]:
         if not 0 < seq <= SEQ_MAX:
             raise RemoteProtocolError("push.stamps", f"number {seq}")
         context = contexts.read(each)
-        stamps.append(Stamp(Dot(origin, epoch, seq), context, _batches(each)))
+        stamps.append(Stamp(Dot(origin, epoch, seq), context, _batches(each), each.written))
     return tuple(stamps)
 
 

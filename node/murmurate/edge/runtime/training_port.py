@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from murmurate.core.batches.held import HeldBatches, runs_union
 from murmurate.core.figures.progress import Progress
 from murmurate.core.intervals import Runs, runs_common, runs_size
-from murmurate.core.message import Push
+from murmurate.core.message import Push, restores
 
 if TYPE_CHECKING:
     import torch
@@ -181,20 +181,26 @@ class TrainingPort:
         compute_s: float,
         worth: int = 1,
         batches: Runs = (),
+        *,
+        written: bool = False,
     ) -> None:
         """Publish an update that is not in the flat weights yet. `worth`: of so many updates, had
-        there been room for each; `batches`: of a generator, that it was computed on.
-        `LocalProtocolError`: it cannot be used, nothing has changed."""
+        there been room for each; `batches`: of a generator, that it was computed on; `written`: no
+        step made it, weights were restored. `LocalProtocolError`: it cannot be used, nothing has
+        changed."""
         state, likeness = self._state, self.likeness
         if likeness is not None:
+            if written:
+                likeness.forget()
             likeness.arrived(state.weights)
         with state.lock:
             self._see_level()
-            state.driver.publish(update, context, time.monotonic(), batches)
+            state.driver.publish(update, context, time.monotonic(), batches, written=written)
             state.weights = state.peer.replica.weights  # not always the same buffer
             state.tally.publish(compute_s)
             state.outlook.make(time.time())
-            state.pace.made(compute_s / worth)
+            if not written:
+                state.pace.made(compute_s / worth)
             state.demand.thread = threading.get_native_id()
             self._pump.made()
         if likeness is not None and likeness.published(state.weights):
@@ -231,7 +237,7 @@ class TrainingPort:
             if folded is not None and folded.changed:
                 applied.append(message)
                 began = began or folded.began
-        if began and self.likeness is not None:
+        if self.likeness is not None and (began or restores(applied)):
             self.likeness.forget()
         return Folds(changed=bool(applied), began=began, applied=tuple(applied))
 

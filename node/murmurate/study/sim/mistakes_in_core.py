@@ -88,8 +88,8 @@ def torn_snapshot() -> list[Change]:
 def late_context() -> list[Change]:
     original = seams.PUBLISH.original
 
-    def publish(self: Peer, delta: Delta, context: Clock, batches: Runs = ()) -> Any:
-        return original(self, delta, self.context(), batches)
+    def publish(self: Peer, delta: Delta, context: Clock, *how: Any, **named: Any) -> Any:
+        return original(self, delta, self.context(), *how, **named)
 
     return [(seams.PUBLISH, publish)]
 

@@ -113,10 +113,12 @@ class VirtualBackground:
         compute_s: float,
         worth: int = 1,
         batches: Runs = (),
+        *,
+        written: bool = False,
     ) -> None:
         node, now = self._node, self._world.now
         node.likeness.arrived(self.weights)
-        node.driver.publish(update, context, now, batches)
+        node.driver.publish(update, context, now, batches, written=written)
         node.figures.published += 1
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)

@@ -128,13 +128,17 @@ class MixingPeer:
         """Updates are sent to nobody."""
         return False
 
-    def publish(self, delta: Delta, context: Clock, batches: Runs = ()) -> list[Effect]:
+    def publish(
+        self, delta: Delta, context: Clock, batches: Runs = (), *, written: bool = False
+    ) -> list[Effect]:
         """Put an update of mine in; a turn is due.
 
         The own model makes just this step (`Averager.local`).
         """
         if batches:
             raise LocalProtocolError("batches: a share of weights does not say whose they are")
+        if written:
+            raise LocalProtocolError("restored weights: where weights are mixed each loads its own")
         if not self.synced:
             raise LocalProtocolError("no snapshot yet: there is nothing to train on")
         if not isinstance(delta, torch.Tensor):
