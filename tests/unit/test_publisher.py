@@ -438,6 +438,9 @@ def test_weights_stay_where_they_may_be(shared: bool, turns: bool) -> None:
         it.step(0.3)
         it.publisher.start_batch()
         assert float(it.background.weights.abs().max()) <= 0.5 + 1e-6
+        assert float(it.values.max()) <= 0.5 + 0.3 * (2 * len(places) - 1), (
+            "nor do parameters go on"
+        )
     assert float(it.background.weights.min()) > 0.4
     it.background.weights.fill_(2.0)
     it.publisher.discard()
