@@ -25,7 +25,7 @@ STYLES = {
 
 def draw(made: Sequence[dict[str, Any]], path: Path) -> Path | None:
     """None: there is nothing to draw. A row of frames for each workload, at the rate of one."""
-    rows = [row for row in made if row["lr_factor"] == 1 and row["codec"] == "fp32"]
+    rows = [row for row in made if row["lr_factor"] == 1 and row["codec"] == "auto"]
     rows = [row for row in rows if row["split"] == "none" and row["rule"] != "alone"]
     if not rows:
         return None

@@ -24,8 +24,11 @@ PROCESSES = (HERE / "integration", HERE / "k8s", HERE / "chaos")
 SOCKETS = {
     HERE / "integration" / f"test_{name}.py"
     for name in (
-        *("codec", "coordinator", "generator", "grpc_transport", "late_join", "member"),
-        *("metrics", "names", "transport_conformance", "turns", "two_swarms", "two_way_links"),
+        *("batch_norm", "catching_up", "clean_end", "codec", "coordinator"),
+        *("generator", "grpc_transport", "late_join", "member", "metrics"),
+        *("mistakes", "moments", "names", "restoring", "shared"),
+        *("shared_loops", "streams", "transport_conformance", "turns", "two_swarms"),
+        *("two_way_links", "unequal_speeds", "whole_swarm"),
     )
 }
 """… but for these, which have threads and connections to themselves only."""

@@ -171,7 +171,7 @@ def test_several_optimizers_are_one_list(rule: str) -> None:
                 loss(model).backward()
                 both[step % 2].step()
         assert [swarm.progress().steps for _, _, swarm in nodes] == [150, 150]
-        assert loss(nodes[0][0]).item() < first / 2
+        assert loss(nodes[0][0]).item() < 0.7 * first
     finally:
         for _, _, swarm in nodes:
             swarm.leave(timeout_s=0.2)

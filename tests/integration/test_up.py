@@ -138,6 +138,22 @@ def test_a_swarm_trains_loses_a_node_and_ends_with_equal_replicas(tmp_path: Path
     assert around.loss.max() > around.end_loss
 
 
+def test_all_begin_together(tmp_path: Path) -> None:
+    """Nobody does the work while others load: `up` lets them go, so that none has to wait for N."""
+    file = tmp_path / "out.json"
+    done = run("up", "--nodes", "3", "--samples", "60000", "--report", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(file.read_text())
+    assert len(report["curves"]) == 3
+    for name, points in report["curves"].items():
+        first, last = (
+            dict(zip(report["curve_columns"], points[at], strict=True)) for at in (0, -1)
+        )
+        assert first["own_samples"] == 0
+        assert first["samples"] < 30_000, f"{name} came when others had done much of it"
+        assert last["own_samples"] > 3_000, f"{name} had little to do"
+
+
 def test_a_node_leaves_when_it_is_told_to(tmp_path: Path) -> None:
     report, weights = tmp_path / "node.json", tmp_path / "weights.npy"
     words = ("node", "--events", "--name", "solo", "--threads", "1")

@@ -422,3 +422,31 @@ def test_a_rule_that_makes_something_else_of_a_part_is_taken_at_its_word() -> No
     it = bench(Half(), turns=Turns([slice(0, 6), slice(6, 12)]))
     it.step(1.0)
     assert it.background.weights.tolist() == [0.5] * 6 + [0.0] * 6
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("turns", [False, True])
+def test_weights_stay_where_they_may_be(shared: bool, turns: bool) -> None:
+    """One of two, whose other makes no steps: it does its half of what both may do, and no more."""
+    places = [slice(0, 4), slice(4, 8), slice(8, 12)] if turns else [slice(None)]
+    rule = Shared(Making(size=SIZE, places=places)) if shared else Plain()
+    it = bench(rule, turns=Turns(places) if turns else None)
+    it.publisher.placed.constraint = lambda: it.parameter.clamp_(-0.5, 0.5)
+    for _ in range(40):
+        it.publisher.look_ahead()
+        it.parameter.grad = torch.full((SIZE,), -300.0)
+        it.step(0.3)
+        it.publisher.start_batch()
+        assert float(it.background.weights.abs().max()) <= 0.5 + 1e-6
+        assert float(it.values.max()) <= 0.5 + 0.3 * (2 * len(places) - 1), (
+            "nor do parameters go on"
+        )
+    assert float(it.background.weights.min()) > 0.4
+    it.background.weights.fill_(2.0)
+    it.publisher.discard()
+    for _ in range(60):
+        it.publisher.look_ahead()
+        it.parameter.grad = torch.zeros(SIZE)
+        it.step(0.0)
+        it.publisher.start_batch()
+    assert float(it.background.weights.abs().max()) <= 0.52, "a way back from beyond"

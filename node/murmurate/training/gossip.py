@@ -222,6 +222,7 @@ def start(
         turns=turns,
         statistics=ModelStatistics(model, layout, mixed=not way.sends_updates),
     )
+    publisher.placed.mixed = not way.sends_updates
     checkpoints = Checkpoints(keeper, instant, publisher, runtime.training, runtime.figures)
     watch = LoopWatch(runtime.figures.name, model, parameters)
     sight = ModelSight(model, publisher, watch)

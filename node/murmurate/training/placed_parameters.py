@@ -7,12 +7,15 @@ means, is in it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from murmurate.core import buffers
 from murmurate.core.layout import Layout
+from murmurate.core.publishing.statistics import LOOP, SMOOTHED
 from murmurate.training.background import Background
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.gains import OptimizerGains
@@ -39,7 +42,12 @@ class PlacedParameters:
         """Whether they were the weights, to the bit, when they were last set."""
         self.owned = False
         """Whether whoever made this changes them, too, and means it (`groups`)."""
+        self.constraint: Callable[[], object] | None = None
+        """Brings them to where they may be, in place; the same on every peer."""
+        self.mixed = False
+        """Whether the weights are this node's own, and mixed with the others'."""
         self._told = False
+        self._unseen = 0.0
 
     def gained(self, place: slice, out: torch.Tensor | None = None) -> torch.Tensor:
         """What they have, in this place, that they had not when they were last set."""
@@ -52,6 +60,58 @@ class PlacedParameters:
         out[count:] = 0.0  # what is merged has no gain
         torch.sub(values, base[place][:count], out=out[:count])
         return out
+
+    def constrained(self, update: torch.Tensor, place: slice) -> torch.Tensor:
+        """The update so that weights which may be where they are stay so when all members have made
+        one like it; and a part of the way back, if they are beyond: a part, or all would go back at
+        once, by as much as one should (as with statistics, `core.publishing.statistics`)."""
+        if self.constraint is None:
+            return update
+        members = 1 if self.mixed else max(1, self.background.members_live())
+        pull = 1.0 if members < 2 else min(1.0, LOOP / (1.0 + self._unseen))
+        kept = self.layout.gather(self.parameters)
+        reached = buffers.clone(self.background.weights)
+        try:
+            back = self._change_at(reached)
+            reached[: len(back)].add_(back)
+            reached[place].add_(update, alpha=members)
+            part = self._change_at(reached).add_(back, alpha=pull).div_(members)[place]
+            update[: len(part)].add_(part)
+            if not self.at_weights:  # steps stay in them until they are published
+                kept[place].add_(part)
+        finally:
+            self.layout.scatter(kept, self.parameters)
+        return update
+
+    def _change_at(self, flat: torch.Tensor) -> torch.Tensor:
+        """What the constraint changes of weights, which then are in the parameters."""
+        self.layout.scatter(flat, self.parameters)
+        before = self.layout.gather(self.parameters)
+        self.constrain()
+        return self.layout.gather(self.parameters).sub_(before)
+
+    def heard(self, unseen: float) -> None:
+        """An update of another came, made without so many of mine."""
+        self._unseen += SMOOTHED * (unseen - self._unseen)
+
+    def constrain(self) -> None:
+        """Bring them to where they may be."""
+        if self.constraint is not None:
+            with torch.no_grad():
+                self.constraint()
+
+    @contextmanager
+    def constrained_for_a_look(self) -> Iterator[None]:
+        """They are where they may be as long as somebody looks."""
+        if self.constraint is None:
+            yield
+            return
+        kept = self.layout.gather(self.parameters)
+        try:
+            self.constrain()
+            yield
+        finally:
+            self.layout.scatter(kept, self.parameters)
 
     def to_weights(self) -> None:
         """Set them to the weights."""
@@ -80,7 +140,7 @@ class PlacedParameters:
             log.warning(
                 "%s: the parameters were changed beside the optimizers given to join(); such"
                 " changes are published, each peer's own, and add up: restore by"
-                " swarm.restore(state), clamp on one peer (if swarm.chosen), or hand all optimizers"
+                " swarm.restore(state), clamp by swarm.constrain(clamp), or hand all optimizers"
                 " over as a list",
                 self.background.name,
             )

@@ -200,7 +200,7 @@ class Publisher:
 
     def _made(self, *, exact: bool) -> Delta:
         """The update of the steps since the last one."""
-        update = self._rule.update(self._gained())
+        update = self.placed.constrained(self._rule.update(self._gained()), ALL)
         if self._encoder is None or exact:
             self._with_merged(update, ALL)
             return update
@@ -231,6 +231,7 @@ class Publisher:
 
         def fill(numbers: torch.Tensor) -> None:
             update = self._rule.update(self._gained(place, numbers))
+            update = self.placed.constrained(update, place)
             if update is not numbers:
                 numbers.copy_(update)
             self._with_merged(numbers, place)
@@ -347,6 +348,7 @@ class Publisher:
             for message in folds.applied:
                 unseen = self._unseen(message)
                 self._rule.applied(message, own=False, unseen=unseen)
+                self.placed.heard(unseen)
                 for each in self._merged:
                     each.merged.heard(unseen)
             if restored:

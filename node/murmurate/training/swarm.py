@@ -107,12 +107,14 @@ class Swarm(SharedProgress):
     def state_dict(self) -> dict[str, Any]:
         """The model's, by its plain names and each tensor with memory of its own, so that a part of
         it can be saved: inside a swarm all parameters lie in one buffer."""
-        model = self._sight.model
+        model, placed = self._sight.model, self.publisher.placed
         plain = plain_names(model)
-        return {
-            plain(name): value.detach().clone() if isinstance(value, torch.Tensor) else value
-            for name, value in model.state_dict().items()
-        }
+        own = model.state_dict()
+        with placed.constrained_for_a_look():
+            return {
+                plain(name): value.detach().clone() if isinstance(value, torch.Tensor) else value
+                for name, value in own.items()
+            }
 
     # -- training --------------------------------------------------------------------------------
 
@@ -196,6 +198,16 @@ class Swarm(SharedProgress):
             self._take_in(at_once=True)
             self.publisher.look_ahead_if_eager()
         return True
+
+    def constrain(self, constraint: Callable[[], object]) -> None:
+        """From now on weights stay where `constraint` brings the parameters, in place: a clamp as
+        in WGAN, a norm, weights that are not negative. The same on every peer, instead of a clamp
+        in the loop, which each peer's update would add up.
+
+        While updates are on their way weights may be a little beyond it. What `state_dict` gives
+        and the model as it is left in the end are not.
+        """
+        self.publisher.placed.constraint = constraint
 
     def follow(self, until: Callable[[], bool], timeout_s: float) -> bool:
         """Fold in what comes, from this thread, until something is true; False: it took too long.
@@ -281,6 +293,7 @@ class Swarm(SharedProgress):
             self.runtime.stop()
             self._checkpoints.take_last()
             self._layout.let_go(self._parameters)
+            self.publisher.placed.constrain()
 
     def __enter__(self) -> Swarm:
         return self

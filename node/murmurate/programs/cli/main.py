@@ -20,7 +20,7 @@ from murmurate.errors import (
     SchemaMismatch,
     TransportError,
 )
-from murmurate.programs.cli import up
+from murmurate.programs.cli import completion, up
 from murmurate.programs.cli.options import (
     Commands,
     add_keys,
@@ -71,6 +71,7 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="murmurate",
         description="Train one model across a flock of unequal machines.",
+        epilog="Pages that are named docs/… lie in the folder docs of the source.",
     )
     parser.add_argument("--version", action="version", version=f"murmurate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -80,6 +81,7 @@ def command_line() -> argparse.ArgumentParser:
     _add_top(commands)
     _add_stop(commands)
     _add_partition(commands)
+    _add_completion(commands)
     for found in entry_points(group="murmurate.commands"):  # the coordinator's, the studies'
         add: Callable[[Commands], None] = found.load()
         add(commands)
@@ -264,6 +266,28 @@ def _partition(arguments: argparse.Namespace) -> int:
     return partition.run(
         arguments.workload, arguments.peers, arguments.widths, arguments.data, arguments.seed
     )
+
+
+def _add_completion(commands: Commands) -> None:
+    it = command(
+        commands,
+        "completion",
+        "print a script by which a shell completes commands and options",
+        "To be read by the shell when it starts, or once for this one.",
+        """\
+examples:
+  source <(murmurate completion bash)                       in ~/.bashrc
+  source <(murmurate completion zsh)                        in ~/.zshrc, after compinit
+  murmurate completion fish > ~/.config/fish/completions/murmurate.fish
+""",
+    )
+    it.add_argument("shell", metavar="SHELL", choices=completion.SHELLS, help="bash, zsh or fish")
+    it.set_defaults(run=_completion)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    print(completion.script(arguments.shell, command_line()), end="")
+    return 0
 
 
 if __name__ == "__main__":
