@@ -155,8 +155,8 @@ def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(
     workers = [Worker(f"127.0.0.1:{port}", k) for k in range(2)]
     try:
         until(lambda: first.row()["pushes"] >= 20)
-        files = sorted((tmp_path / "state").glob("checkpoint-*"))
-        until(lambda: sorted((tmp_path / "state").glob("checkpoint-*"))[-1] > files[-1])
+        files = sorted((tmp_path / "state").glob("checkpoint-*.safetensors"))
+        until(lambda: sorted((tmp_path / "state").glob("checkpoint-*.safetensors"))[-1] > files[-1])
         leases = [worker.member.lease for worker in workers if worker.member is not None]
         before = first.row()
     finally:

@@ -321,7 +321,7 @@ def test_what_was_torn_is_neither_kept_nor_passed_on(
     node.step()
     runtime = node.swarm.runtime
 
-    def torn(*_: object) -> None:
+    def torn(*_: object, **more: object) -> None:
         runtime.training.weights.add_(1.0)
         raise KeyboardInterrupt
 

@@ -86,7 +86,7 @@ def test_a_torn_one_is_passed_over_with_a_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path, 1, 2)
-    newest = max(tmp_path.glob("checkpoint-*"))
+    newest = max(tmp_path.glob("checkpoint-*.safetensors"))
     data = bytearray(newest.read_bytes())
     data[-1] ^= 1
     newest.write_bytes(data)
@@ -95,7 +95,7 @@ def test_a_torn_one_is_passed_over_with_a_line(
     assert pushes_in(it.restored) == 1
     assert "it is passed over" in caplog.text
     it.close()
-    for file in tmp_path.glob("checkpoint-*"):
+    for file in tmp_path.glob("checkpoint-*.safetensors"):
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="none of its checkpoints is whole"):
         keeper(tmp_path)
