@@ -122,6 +122,32 @@ def test_several_local_steps_make_one_update() -> None:
         assert [node.swarm.progress().published for node in nodes] == [5, 5]  # 4 and the rest
 
 
+def test_members_with_different_intervals_are_let_in_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with flock(1, rule="shared", every=2) as (first,):
+        second = Node("n1", peers=[first.swarm.address], seed=1, rule="shared", every=16)
+        nodes = [first, second]
+        try:
+            for node in nodes:
+                node.train(pause_s=0.002)
+            wait_for(lambda: "n1: every 16 was asked for here" in caplog.text, "a word of one")
+            wait_for(lambda: "n0: every 2 was asked for here" in caplog.text, "and of the other")
+            for node in nodes:
+                node.stop()
+            for node in nodes:
+                node.end()
+            same_weights(nodes)
+        finally:
+            second.end()
+            second.swarm.leave(timeout_s=0.2)
+
+
+def test_an_interval_that_was_never_tried_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with flock(1, rule="shared", every=1000):
+        assert "every 1000: rule 'shared' was measured to 128 local steps" in caplog.text
+
+
 def test_a_late_joiner_has_everything_before_its_first_step() -> None:
     with flock(1) as nodes:
         for _ in range(30):
@@ -367,7 +393,10 @@ def test_a_port_in_use_is_said_in_one_line() -> None:
     [
         ({"rule": "median"}, "rule 'median': expected 'shared' or 'capped' or 'sum' or 'average'"),
         ({"topology": "torus"}, "topology 'torus': expected one of full, ring"),
-        ({"every": 0}, "every 0"),
+        ({"every": 0}, "every 0: expected a whole number of local steps, 1 to 1,000,000"),
+        ({"every": 2.5}, "every 2.5: expected a whole number"),
+        ({"every": "4"}, "every '4': expected a whole number"),
+        ({"every": 10**9}, "1 to 1,000,000"),
         ({"peers": "127.0.0.1:1"}, "expected a list of addresses"),
         ({"peers": ["h:1", "h:1"]}, "twice"),
         ({"name": ""}, "name"),

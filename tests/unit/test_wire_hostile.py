@@ -368,6 +368,8 @@ NOTES_BAD = {
     "progress of nobody": note(progress=pb.Progress(epoch=1)),
     "NaN samples per second": note(progress=pb.Progress(name="a", samples_per_s=float("nan"))),
     "endless waiting": note(progress=pb.Progress(name="a", wait_s=float("inf"))),
+    "a step of ages": note(progress=pb.Progress(name="a", step_s=1e300)),
+    "a speed beyond any": note(progress=pb.Progress(name="a", samples_per_s=1e300)),
     "a negative step": note(progress=pb.Progress(name="a", step_s=-1.0)),
     "2^63 samples": note(progress=pb.Progress(name="a", samples=2**63)),
     "reasons out of order": note(

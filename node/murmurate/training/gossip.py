@@ -18,7 +18,15 @@ from murmurate.core import buffers
 from murmurate.core.admission import NAME_BYTES_MAX, NORM_MAX
 from murmurate.core.codecs import span
 from murmurate.core.codecs.choice import parse_codec
-from murmurate.core.gossip.ways import WAYS, data_problem, mixes_weights, strength_problem
+from murmurate.core.figures.update_intervals import UpdateIntervals
+from murmurate.core.gossip.ways import (
+    WAYS,
+    data_problem,
+    every_problem,
+    every_remark,
+    mixes_weights,
+    strength_problem,
+)
 from murmurate.core.layout import Layout
 from murmurate.core.membership.timing import Timing
 from murmurate.core.publishing.likeness import Likeness
@@ -105,16 +113,14 @@ class GossipOptions:
                 f"topology {self.topology!r}: expected one of {', '.join(TOPOLOGIES)}",
             ),
             (
-                self.every is None or self.every >= 1,
-                f"every {self.every}: expected 1 or more local steps",
-            ),
-            (
                 parse_codec(codec).plain or not mixes_weights(self.rule),
                 f"codec {codec!r}: rule {self.rule!r} exchanges weights as they are: use 'fp32'",
             ),
         ):
             if not good:
                 raise ConfigError(problem)
+        if what := every_problem(self.every):
+            raise ConfigError(f"every {self.every!r}: {what}")
         if what := data_problem(self.rule, self.data):
             raise ConfigError(f"data {self.data!r}: {what}")
         self.check_common()
@@ -196,8 +202,8 @@ def start(
         raise
     gain = OptimizerGains(optimizers, parameters)
     every = options.every or way.steps(options.data, gain.kind)
-    if way.warning:
-        log.warning("%s", way.warning)
+    for remark in filter(None, (way.warning, every_remark(options.rule, options.every))):
+        log.warning("%s", remark)
     places = turns.places if turns else (slice(None),)
     likeness = runtime.training.likeness = Likeness(layout.trained, places[0])
     rule = way.publishing()(
@@ -227,6 +233,8 @@ def start(
     watch = LoopWatch(runtime.figures.name, model, parameters)
     sight = ModelSight(model, publisher, watch)
     swarm = Swarm(runtime, layout, parameters, publisher, checkpoints, sight)
+    if options.every and way.sends_updates:
+        swarm.intervals = UpdateIntervals(options.every)
     swarm.hook(optimizers, gain)
     swarm.credentials = options.credentials
     try:

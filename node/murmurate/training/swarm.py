@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from murmurate.core.clock import Clock
+from murmurate.core.figures.update_intervals import UpdateIntervals
 from murmurate.core.layout import Layout
 from murmurate.core.plain_names import plain_names
 from murmurate.edge.net.credentials import Credentials
@@ -70,6 +71,9 @@ class Swarm(SharedProgress):
         )
         self._left = self._finished = False
         self._life_steps = 0
+        self._batches_said = False
+        self.intervals: UpdateIntervals | None = None
+        """Where so many local steps per update were asked for."""
         self._hooks: list[Any] = []
         self._finite = FiniteSteps()
         self._resumed = time.monotonic()
@@ -131,7 +135,7 @@ class Swarm(SharedProgress):
             self._sight.watch.stepped()
         seconds = time.monotonic() - self._resumed
         self._figures.stepped(seconds, self.publisher.started, self._sight.batches.stepped())
-        self._compare_batches()
+        self._compare()
         self.publisher.took(seconds)
         self._checkpoints.steps += 1
         if self._finished:  # not the end after all
@@ -144,12 +148,14 @@ class Swarm(SharedProgress):
             self.publisher.look_ahead_if_eager()
         self._resumed = time.monotonic()
 
-    def _compare_batches(self) -> None:
-        """Whether another draws the same as I do: at the start, and while there is news of it."""
+    def _compare(self) -> None:
+        """Whether another draws the same as I do, and publishes as often: at the start."""
         life_steps = self._life_steps = self._life_steps + 1
         due = life_steps <= COMPARED_STEPS and life_steps % COMPARED_EVERY == 0
-        if due and self._figures.began_with(tuple(self._sight.batches.first)):
-            self._life_steps = COMPARED_STEPS  # it was said
+        if due and not self._batches_said:
+            self._batches_said = self._figures.began_with(tuple(self._sight.batches.first))
+        if due and self.intervals and (said := self.intervals.look(self.board, self.name)):
+            log.warning("%s: %s", self.name, said)
 
     def _take_in(self, *, at_once: bool = False) -> None:
         """Fold in what came, let go out what is to, and keep what it came to, if that is due."""

@@ -20,6 +20,7 @@ from murmurate.core.values.limits import (
     Few,
     Figure,
     Finite,
+    FromZero,
     Line,
     Name,
     Number,
@@ -34,6 +35,10 @@ NEIGHBOURS_MAX = 80
 MADE_MAX = 256
 WARNINGS_MAX = 16
 BATCHES_MAX = 16
+SPEED_MAX = 1e18
+"""Samples in a second: a figure that is shown. Nobody's updates weigh more or less by it."""
+STEP_S_MAX = 1e9
+"""Thirty years: what others forecast of such a step would be no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,8 @@ class Progress(Checked):
     epoch: Number
     version: Number
     samples: Number = 0
-    samples_per_s: Amount = 0.0
-    step_s: Amount = 0.0
+    samples_per_s: Annotated[float, FromZero(SPEED_MAX)] = 0.0
+    step_s: Annotated[float, FromZero(STEP_S_MAX)] = 0.0
     """Mean compute time of an update."""
     loss: Figure = math.nan
     """Of training, as it was logged last (`core.figures.training_loss`). NaN: unknown, here and in

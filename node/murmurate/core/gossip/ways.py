@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 DATA = ("same", "own")
 """What may be said of the peers' data: it is alike, or of each its own kind."""
+EVERY_MAX = 1_000_000
+"""Local steps per update: beyond it a node would publish nothing in a run of any length."""
+EVERY_MEASURED = 128
+"""To so many rule `shared` was tried (docs/convergence.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +230,24 @@ def strength_problem(rule: str, strength: float | None) -> str:
         able = [name for name, way in WAYS.items() if way.strength is not None]
         return f"rule {rule!r} has none; {', '.join(able)} have"
     return "" if 0 <= strength < math.inf else "expected a number from 0 on"
+
+
+def every_problem(every: object) -> str:
+    """What is wrong with so many local steps per update; empty: nothing."""
+    if every is None or (type(every) is int and 1 <= every <= EVERY_MAX):
+        return ""
+    return f"expected a whole number of local steps, 1 to {EVERY_MAX:,}"
+
+
+def every_remark(rule: str, every: int | None) -> str:
+    """What a user should hear who asked for so many; empty: nothing."""
+    if rule != "shared" or every is None or every <= EVERY_MEASURED:
+        return ""
+    return (
+        f"every {every}: rule 'shared' was measured to {EVERY_MEASURED} local steps per update;"
+        " what the others did is seen that late, and a run that is not far longer learns less"
+        " (docs/convergence.md)"
+    )
 
 
 def mixes_weights(rule: str) -> bool:

@@ -68,13 +68,18 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class FromZero:
-    """A finite number that is not negative."""
+    """A finite number that is not negative, and not above `most`."""
+
+    most: float = math.inf
 
     def check(self, field: str) -> Check:
+        most = self.most
+        expected = "a number from 0 on" if math.isinf(most) else f"0 to {most:g}"
+
         def checked(value: float) -> float:
-            if 0.0 <= value < math.inf:
+            if 0.0 <= value <= most and value < math.inf:
                 return value
-            raise RemoteProtocolError(field, f"{value:g}, expected a number from 0 on")
+            raise RemoteProtocolError(field, f"{value:g}, expected {expected}")
 
         return checked
 

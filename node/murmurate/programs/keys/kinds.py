@@ -123,15 +123,17 @@ def is_flag(value: object) -> bool:
     return value
 
 
-def whole(least: int) -> KeyKind[int]:
-    """A whole number, that one or more."""
+def whole(least: int, most: int | None = None) -> KeyKind[int]:
+    """A whole number, that one or more, and at most the other."""
+    accepted = f"from {least} on" if most is None else f"from {least} to {most:,}"
+    end = 2**63 - 1 if most is None else most
 
     def check(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-            raise Wrong(f"expected a whole number from {least} on")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= end:
+            raise Wrong(f"expected a whole number {accepted}")
         return value
 
-    return KeyKind(WHOLE, check, f"whole number from {least}")
+    return KeyKind(WHOLE, check, f"whole number {accepted.removesuffix(' on')}")
 
 
 def number(least: float, *, above: bool = False) -> KeyKind[float]:

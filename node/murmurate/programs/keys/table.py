@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from murmurate.core.gossip.ways import DATA, WAYS
+from murmurate.core.gossip.ways import DATA, EVERY_MAX, WAYS
 from murmurate.core.synchronous.rules import GROUP_SIZE, RULES_IN_STEP, rules_in_step
 from murmurate.core.topology import TOPOLOGIES
 from murmurate.core.values.member_half import HUB_RULES, IST_RULES, PROTOCOLS, RULES_OF
@@ -138,7 +138,7 @@ class TrainConfig:
         BELOW_ONE, 0.0, "part of the budget over which the batch grows", SPENT | Role.UP
     )
     every: int | None = key(
-        whole(1),
+        whole(1, EVERY_MAX),
         None,
         "local steps in an update",
         Role.PEER | BOTH,

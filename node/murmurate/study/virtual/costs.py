@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MEASURED = "measured"
 SECONDS_MAX = 1e9
+STEP_S_MIN = 1e-6
+"""A step that takes less makes a second of virtual time a day of this machine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,10 @@ def parse_costs(step: str | None, fold: str | None) -> SaidCosts:
                 float(match[1] + (match[2] or "")),
                 float((match[3] or "0") + (match[4] or "")),
             )
-        if not (min(parts) >= 0 and 0 < sum(parts) < SECONDS_MAX):
+        if not (min(parts) >= 0 and STEP_S_MIN <= sum(parts) < SECONDS_MAX):
             problems.append(
                 f"--step-s {step!r}: A[+B], seconds for a step and for each sample of its batch,"
-                f" such as 0.002+1e-5, or {MEASURED}"
+                f" such as 0.002+1e-5 (together a microsecond or more), or {MEASURED}"
             )
     if fold == MEASURED:
         fold_s = None
