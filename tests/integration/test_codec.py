@@ -116,7 +116,7 @@ def test_at_the_end_of_a_run_each_adds_its_share_of_the_rest() -> None:
         for node in nodes:
             for _ in range(5):
                 node.step()
-            while node.swarm.publisher.unpublished:
+            while node.swarm.publisher.unpublished.steps:
                 node.step()
         for node, other in (nodes, nodes[::-1]):
             theirs = other.swarm.clock
@@ -141,7 +141,7 @@ def test_at_the_end_half_a_step_is_dropped(codec: str) -> None:
         for node in nodes:
             for _ in range(5):
                 node.step()
-            while node.swarm.publisher.unpublished:
+            while node.swarm.publisher.unpublished.steps:
                 node.step()
         assert not torch.equal(flat(nodes[0]), nodes[0].weights())
         published = nodes[0].swarm.progress().published

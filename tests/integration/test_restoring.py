@@ -89,7 +89,7 @@ def test_what_led_the_swarm_away_does_not_lead_it_on() -> None:
         for node in nodes:
             rule: Any = node.swarm.publisher._rule
             assert not rule._sum.any(), node.swarm.name
-            node.swarm.publisher.look_ahead()
+            node.swarm.publisher.look.ahead()
             values = torch.cat([p.detach().reshape(-1) for p in node.model.parameters()])
             assert apart(values, began) < 1e-5, "the next gradient is taken at them"
 

@@ -185,7 +185,7 @@ def test_who_comes_back_has_the_swarms_momentum_and_the_steps_it_had_not_publish
         node = Node("n1", seed=1, every=4, **kept)
         wait_for(lambda: len(other.swarm.members) == 2)
         together([node, other], 12)
-        while not node.swarm.publisher.unpublished:
+        while not node.swarm.publisher.unpublished.steps:
             node.step()
         before = copy.deepcopy(node.swarm.publisher.state())
         assert before["steps"]
@@ -199,6 +199,6 @@ def test_who_comes_back_has_the_swarms_momentum_and_the_steps_it_had_not_publish
             assert (after["steps"], after["context"]) == (before["steps"], before["context"])
             torch.testing.assert_close(after["rule"]["gain"], before["rule"]["gain"])
             again.swarm.publish()
-            assert not again.swarm.publisher.unpublished
+            assert not again.swarm.publisher.unpublished.steps
         finally:
             again.swarm.leave(timeout_s=0.2)

@@ -86,7 +86,7 @@ def test_codecs_keep_what_they_leave_out(codec: str, times: float) -> None:
         codecs = {f"node-{n}": Choice(each) for n in range(4) if each == codec}
         it = world(100.0, workload=clouds, nodes=4, delay_s=0.5, codecs=codecs)
         assert it.finish()["replica_distance_max"] < 1e-5
-        assert not any(node.publisher.pending for node in it.nodes.values())
+        assert not any(node.publisher.unpublished.any for node in it.nodes.values())
         first = it.figures()[0]
         # What bf16 and int8 leave at the end is half a step; what top-k leaves is sent as int8.
         assert set(first.bytes_by_codec) == ({"topk", "int8"} if each == "topk" else {each})

@@ -23,8 +23,9 @@ from murmurate.core.publishing.shared import Shared
 from murmurate.core.publishing.turns import Turns
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 from murmurate.errors import LocalProtocolError
+from murmurate.training.bad_steps import BAD_STEPS_MAX
 from murmurate.training.gain import OptimizerGain
-from murmurate.training.publisher import BAD_STEPS_MAX, Publisher
+from murmurate.training.publisher import Publisher
 
 SIZE = 12
 
@@ -158,7 +159,7 @@ def test_what_a_step_gained_is_published() -> None:
     it.step(2.0)
     assert [float(update[0]) for update in it.background.committed] == [2.0]
     assert torch.equal(it.background.weights, it.values)
-    assert not it.publisher.pending
+    assert not it.publisher.unpublished.any
 
 
 @pytest.mark.parametrize(("every", "steps", "updates"), [(1, 3, 3), (2, 3, 1), (4, 3, 0)])
@@ -167,7 +168,7 @@ def test_an_update_is_of_so_many_steps(every: int, steps: int, updates: int) -> 
     for _ in range(steps):
         it.step()
     assert len(it.background.committed) == updates
-    assert it.publisher.unpublished == steps - every * updates
+    assert it.publisher.unpublished.steps == steps - every * updates
     it.publisher.publish_all()
     assert float(it.background.weights[0]) == steps
 
@@ -216,7 +217,7 @@ def test_a_life_that_begins_takes_the_steps_of_the_one_before() -> None:
     assert it.publisher.fold()
     assert torch.equal(it.values, it.background.weights)
     assert source.told == ["dropped"]
-    assert not it.publisher.pending
+    assert not it.publisher.unpublished.any
 
 
 def test_steps_that_cannot_be_used_are_taken_back_and_too_many_of_them_are_an_error() -> None:
@@ -235,10 +236,10 @@ def test_what_encoding_leaves_out_stays_in_the_parameters() -> None:
     it.step(torch.linspace(0.1, 1.3, SIZE))
     rest = it.values - it.background.weights
     assert 0.0 < float(rest.abs().max()) < 0.01
-    assert it.publisher.pending
+    assert it.publisher.unpublished.any
     it.publisher.publish_all()
     assert torch.equal(it.values, it.background.weights)
-    assert not it.publisher.pending
+    assert not it.publisher.unpublished.any
 
 
 def test_of_the_rest_a_share_is_published_and_the_remainder_dropped() -> None:
@@ -259,7 +260,7 @@ def test_in_turns_a_part_is_published_and_the_rest_waits() -> None:
     it.publisher.publish_all()
     assert it.background.weights.tolist() == [2.0] * SIZE
     assert torch.equal(it.values, it.background.weights)
-    assert not it.publisher.pending
+    assert not it.publisher.unpublished.any
 
 
 class Aging(Background):
@@ -294,7 +295,7 @@ def test_a_large_model_goes_from_turns_to_a_codec_and_back(shared: bool) -> None
     made = 0.0
     for step in range(12):
         coding.encoder = codec if 4 <= step < 8 else None
-        it.publisher.look_ahead()
+        it.publisher.look.ahead()
         it.parameter.grad = torch.full((SIZE,), -1.0)
         it.step(0.3)
         made += 0.3
@@ -368,48 +369,48 @@ class Ahead:
 def test_a_rule_hears_of_steps_and_updates_and_says_where_the_next_gradient_is_taken() -> None:
     rule = Ahead()
     it = bench(rule, every=2)
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     it.step(1.0)
     assert it.values.tolist() == [0.0] * SIZE, "the gain is with the rule"
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     it.step(3.0)
     assert it.background.weights.tolist() == [2.0] * SIZE
     assert rule.seen == [(True, 2.0)]
     assert rule.members == [2]
     assert it.values.tolist() == [2.0] * SIZE, "the weights, until a gradient is taken"
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     assert it.values.tolist() == [3.0] * SIZE, "one further than the weights"
     it.background.inbox.append(torch.full((SIZE,), 10.0))
     it.publisher.fold()
     assert rule.seen == [(True, 2.0), (False, 10.0)]
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     assert it.values.tolist() == [14.0] * SIZE, "two further"
-    it.publisher.show_weights()
+    it.publisher.look.at_weights()
     assert it.values.tolist() == [12.0] * SIZE
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     it.step(1.0)
     assert rule.gain.tolist() == [1.0] * SIZE, "the offset is no gain"
 
 
 def test_who_is_never_told_of_a_gradient_goes_ahead_after_each_step() -> None:
     it = bench(Ahead())
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     it.step(1.0)
-    it.publisher.look_ahead_if_eager()
+    it.publisher.look.ahead_if_eager()
     assert torch.equal(it.values, it.background.weights), "it was told, so it waits to be"
     it.step(1.0)
-    it.publisher.look_ahead_if_eager()
+    it.publisher.look.ahead_if_eager()
     assert torch.equal(it.values, it.background.weights + 2.0)
 
 
 def test_a_change_by_hand_is_told_to_a_rule_that_takes_the_gains() -> None:
     rule = Ahead()
     it = bench(rule)
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     it.step(1.0)
     with torch.no_grad():
         it.parameter.data.add_(5.0)
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     assert rule.by_hand.tolist() == [5.0] * SIZE
     assert torch.equal(it.values, it.background.weights + 6.0), "the offset, and what was changed"
 
@@ -433,7 +434,7 @@ def test_weights_stay_where_they_may_be(shared: bool, turns: bool) -> None:
     it = bench(rule, turns=Turns(places) if turns else None)
     it.publisher.placed.constraint = lambda: it.parameter.clamp_(-0.5, 0.5)
     for _ in range(40):
-        it.publisher.look_ahead()
+        it.publisher.look.ahead()
         it.parameter.grad = torch.full((SIZE,), -300.0)
         it.step(0.3)
         it.publisher.start_batch()
@@ -445,7 +446,7 @@ def test_weights_stay_where_they_may_be(shared: bool, turns: bool) -> None:
     it.background.weights.fill_(2.0)
     it.publisher.discard()
     for _ in range(60):
-        it.publisher.look_ahead()
+        it.publisher.look.ahead()
         it.parameter.grad = torch.zeros(SIZE)
         it.step(0.0)
         it.publisher.start_batch()

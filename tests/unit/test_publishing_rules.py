@@ -104,14 +104,14 @@ def test_capped_publishes_less_the_more_there_is_beside_it(
 
 def test_a_part_of_what_was_gained_is_published_and_the_rest_is_gone() -> None:
     it = bench(PartOfGain(Making(size=12, every=2), mean), every=2)  # among two members
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     it.step(1.0)
     assert it.values.tolist() == [0.0] * 12, "the weights, until a gradient is taken"
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     assert it.values.tolist() == [1.0] * 12, "own steps go on from each other"
     it.step(3.0)
     assert it.background.weights.tolist() == [2.0] * 12
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     assert it.values.tolist() == [2.0] * 12
 
 
@@ -169,7 +169,7 @@ def test_steps_that_were_in_no_update_are_in_the_first_after_a_restart(parts: in
     before = made()
     before.background.context = lambda: Clock([Dot("b", 1, 7)])
     before.publisher.start_batch()
-    before.publisher.look_ahead()
+    before.publisher.look.ahead()
     before.step(1.0)
     state = copy.deepcopy(before.publisher.state())
     after = made()
@@ -191,7 +191,7 @@ def test_steps_that_were_in_no_update_are_in_the_first_after_a_restart(parts: in
 def test_a_model_that_was_alone_keeps_nothing_of_its_steps() -> None:
     it = bench(Shared(Making(size=12)))
     it.background.members_live = lambda: 1  # type: ignore[method-assign]
-    it.publisher.look_ahead()
+    it.publisher.look.ahead()
     with torch.no_grad():
         nn.init.ones_(it.parameter)
     it.publisher.stepped()

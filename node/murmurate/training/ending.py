@@ -63,14 +63,14 @@ class Ending:
     def publish(self) -> None:
         """Publish all that is in no update yet, room or not."""
         self._port.check()
-        if self._publisher.pending:
+        if self._publisher.unpublished.any:
             with self._interrupts.held_back():
                 self._publisher.publish_all()
             self._port.flush(at_once=True)
 
     def settle(self, timeout_s: float) -> bool:
         """Publish, then fold until every known update is in, and mine are with everyone alive."""
-        return self._follow(self._port.is_caught_up, self._publish_last(timeout_s))
+        return self._follow(self._port.others.is_caught_up, self._publish_last(timeout_s))
 
     def finish(self, timeout_s: float | None) -> bool:
         """Say that this is the end, wait until all have, and until all have the same. None: as long
@@ -82,19 +82,19 @@ class Ending:
         if self._publisher.encoded and port.synced:
             self._share_rest(min(limit_s, 2 * ROOM_S))
         self._publish_last(began + limit_s - time.monotonic())
-        port.say("done")
+        port.others.tell("done")
 
         def over() -> bool:
-            if port.others_are("done") and port.is_even():
+            if port.others.are("done") and port.others.is_even():
                 wait.even = True
             return wait.even or (timeout_s is None and wait.is_over(time.monotonic()))
 
         self._follow(over, began + limit_s - time.monotonic())
-        port.say("settled")
+        port.others.tell("settled")
         left_s = began + limit_s - time.monotonic()
         if wait.even:
             self._even_after = port.steps_made()
-            self._follow(lambda: port.others_are("settled"), max(0.0, min(left_s, SETTLED_S)))
+            self._follow(lambda: port.others.are("settled"), max(0.0, min(left_s, SETTLED_S)))
         elif port.synced:
             self._say_uneven(time.monotonic() - began)
         self._checkpoints.soon()
@@ -102,7 +102,7 @@ class Ending:
         return not self._say_lost() and wait.even
 
     def _say_uneven(self, waited_s: float) -> None:
-        told = self._port.not_done()
+        told = self._port.others.not_done()
         if told:
             who = _names([f"{each.name} ({each.steps:,} steps)" for each in told])
             why = f"{who} still trains" if len(told) == 1 else f"{who} still train"
@@ -119,7 +119,7 @@ class Ending:
 
     def _say_lost(self) -> bool:
         """What members took with them when they left: whether that was anything."""
-        lost = self._port.never_came()
+        lost = self._port.others.never_came()
         if lost:
             log.warning(
                 "%s ends without the last updates of %s: they left before these were here",
@@ -132,12 +132,12 @@ class Ending:
         """Publish the rest, say that I leave, and stay until all have what is only here."""
         if timeout_s > 0 and self._port.whole:
             timeout_s = self._publish_last(timeout_s)
-            self._port.say_goodbye()
-            if self._follow(self._port.may_go, timeout_s):
+            self._port.others.take_leave()
+            if self._follow(self._port.others.may_go, timeout_s):
                 return
             # Whoever has left since is not heard of any more, but had all of it then.
             even = self._even_after == self._port.steps_made()
-            if (without := self._port.without_mine()) and not even:
+            if (without := self._port.others.without_mine()) and not even:
                 log.warning(
                     "%s leaves, and its last updates are not known to be with %s: busy for longer"
                     " than leave(timeout_s) waits, or gone",
@@ -151,7 +151,7 @@ class Ending:
         began = time.monotonic()
         until = began + min(timeout_s / 2, ROOM_S)
         publisher = self._publisher
-        while publisher.pending:
+        while publisher.unpublished.any:
             room = self._follow(publisher.has_room, until - time.monotonic())
             if not room or not publisher.in_turns:
                 break
@@ -168,12 +168,12 @@ class Ending:
         began = time.monotonic()
         publisher = self._publisher
         if publisher.may_publish():
-            if publisher.unpublished:
+            if publisher.unpublished.steps:
                 self._follow(publisher.has_room, min(timeout_s / 2, ROOM_S))
             with self._interrupts.held_back():
-                if publisher.unpublished:
+                if publisher.unpublished.steps:
                     publisher.publish()
-                if publisher.residual:
+                if publisher.unpublished.residual:
                     publisher.publish_rest(1.0 / max(1, self._port.members_live()))
             self._port.flush(at_once=True)
         return timeout_s - (time.monotonic() - began)
@@ -192,7 +192,7 @@ class _Wait:
 
     def is_over(self, now: float) -> bool:
         """Whether nobody is waited for any more, and whoever is there has what is mine."""
-        others = self._port.not_done()
+        others = self._port.others.not_done()
         names = self._patience.waits_for(others, now)
         if names:
             self._busy_until = now + SETTLED_S
@@ -202,7 +202,7 @@ class _Wait:
             return False
         if not others:
             return now >= self._busy_until + SETTLED_S  # all are done: even in a moment, mostly
-        return self._port.is_caught_up() or now >= self._busy_until
+        return self._port.others.is_caught_up() or now >= self._busy_until
 
     def _say(self, steps: dict[str, int], now: float) -> None:
         log.warning(

@@ -10,15 +10,12 @@ All of it is for the thread that trains, the only one that writes weights and pa
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from murmurate.core import buffers
-from murmurate.core.clock import Clock
 from murmurate.core.codecs import span as spans
 from murmurate.core.codecs.codec import Encoder, part_in, place_of
 from murmurate.core.codecs.following import Coding, OneCodec
@@ -30,16 +27,14 @@ from murmurate.core.publishing.turns import Turns
 from murmurate.edge.runtime.training_port import Folds
 from murmurate.errors import LocalProtocolError
 from murmurate.training.background import Background, Source
+from murmurate.training.bad_steps import BadSteps
 from murmurate.training.gain import OptimizerGain
 from murmurate.training.gains import OptimizerGains
+from murmurate.training.look import Look
 from murmurate.training.moments import SwarmMoments
 from murmurate.training.placed_parameters import ALL, PlacedParameters, StepsGain
 from murmurate.training.statistics import ModelStatistics
-
-log = logging.getLogger("murmurate")
-
-BAD_STEPS_MAX = 10
-"""Steps in a row without a finite result before it is an error."""
+from murmurate.training.unpublished import UnpublishedSteps
 
 
 class Publisher:
@@ -66,10 +61,7 @@ class Publisher:
         self._least = every
         self._rhythm = rhythm
         self.source: Source | None = None
-        self.unpublished = 0
-        """Local steps that are in no update yet."""
-        self.started = 0.0
-        """When the batch of the first of them was begun."""
+        self.unpublished = UnpublishedSteps(turns)
         self.statistics = statistics or ModelStatistics(torch.nn.Module(), layout)
         self.moments = SwarmMoments(layout, parameters, gain)
         self._merged = [each for each in (self.statistics, self.moments) if each]
@@ -79,30 +71,13 @@ class Publisher:
         self._rule = rule
         self._gain = gain
         self._coding = coding or OneCodec()
-        self._turns = turns
-        self._looked = self._eager = False
-        """Whether the parameters went ahead for this step's gradient. If they did not, though the
-        rule wants it, this model is not called as a whole, so that nobody can tell when a gradient
-        is about to be taken: from then on they go ahead as soon as a step is over."""
+        self.look = Look(self.placed, rule, gain, self.statistics)
+        """Sets the parameters for a gradient, or for whoever looks at the model."""
+        self._bad_steps = BadSteps(background)
         self._coded_bytes = layout.nbytes
         """What the last update took, encoded."""
-        self._residual = False
-        """Whether the parameters are ahead of the weights by what encoding left out, or by parts
-        whose turn is still to come."""
-        self._bad_steps = 0
-        self._context = Clock()
 
     # -- what there is to publish ----------------------------------------------------------------
-
-    @property
-    def pending(self) -> bool:
-        """Whether the parameters have anything that no update has."""
-        return bool(self.unpublished) or self._residual
-
-    @property
-    def residual(self) -> bool:
-        """Whether that is, beside whole steps, what encoding left out, or parts of steps."""
-        return self._residual
 
     @property
     def _encoder(self) -> Encoder | None:
@@ -118,7 +93,7 @@ class Publisher:
     def in_turns(self) -> bool:
         """Whether updates are parts. Not with a source, which is told of steps once: when all that
         they changed is published; and not while a codec makes them small."""
-        return self._turns is not None and self.source is None and self._encoder is None
+        return self.unpublished.turns is not None and self.source is None and self._encoder is None
 
     def may_publish(self) -> bool:
         """Whether the source of the batches lets these steps leave."""
@@ -127,7 +102,10 @@ class Publisher:
     def has_room(self) -> bool:
         """Whether an update should be made now; if not, its steps are added to the next one."""
         background = self._background
-        if not self.may_publish() or time.monotonic() - self.started < background.interval_s:
+        if (
+            not self.may_publish()
+            or time.monotonic() - self.unpublished.started < background.interval_s
+        ):
             return False
         if self._encoder is not None:
             return background.has_room(self._coded_bytes, sparing=True)
@@ -141,26 +119,22 @@ class Publisher:
 
     def stepped(self) -> None:
         """The parameters have made a local step."""
-        self.unpublished += 1
-        if self._turns is not None:
-            self._turns.stepped()
+        self.unpublished.stepped()
         if self.statistics:
             self.statistics.stepped(self._background.members_live())
         if self.moments:
             self.moments.stepped(self._background.weights, self._background.members_live())
-        if not (self._eager or self._looked):
-            self._eager = True
-            self.statistics.watch(lambda: self._background.weights)
+        self.look.stepped()
         if self._rule.stepped(self._gained()):
             self.placed.to_weights()
         else:
             self.placed.at_weights = False
-        self._looked = False
 
     @property
     def every(self) -> int:
         """Local steps per update, or per part of one, where there is room."""
-        parts = len(self._turns.places) if self._turns is not None and not self.encoded else 1
+        turns = self.unpublished.turns
+        parts = len(turns.places) if turns is not None and not self.encoded else 1
         steps = self._least
         if self._rhythm is not None:
             steps = self._rhythm.steps(self._background.members_live())
@@ -174,7 +148,7 @@ class Publisher:
     def publish_if_due(self) -> None:
         """Publish once there are as many steps as an update is of, and room for it."""
         self._coding.stepped(self._background.members_live(), self._background.under_way)
-        if self.unpublished >= self.every and self.has_room():
+        if self.unpublished.steps >= self.every and self.has_room():
             began = time.thread_time()
             self.publish()
             if self._rhythm is not None:
@@ -186,14 +160,11 @@ class Publisher:
         if self.in_turns:
             self._publish_part()
             return
-        turns = self._turns
         encoded = self._encoder is not None and not exact
         # What waited for its turn when a codec took over was begun before the rest was.
-        if self._commit(self._made(exact=exact), turns if turns and turns.waiting else None):
+        if self._commit(self._made(exact=exact), in_parts=self.unpublished.in_parts):
             self._merged_published(ALL)
-            self._residual = encoded
-            if turns is not None:
-                turns.forget()
+            self.unpublished.published(residual=encoded)
             if self._layout.narrow or exact or self.placed.at_weights:
                 self.placed.to_weights()
         self.start_batch()
@@ -225,7 +196,7 @@ class Publisher:
 
     def _publish_part(self) -> None:
         """What was gained where it is the turn; the rest stays in the parameters, until it is."""
-        turns = self._turns
+        turns = self.unpublished.turns
         assert turns is not None
         place = turns.place
 
@@ -236,10 +207,9 @@ class Publisher:
                 numbers.copy_(update)
             self._with_merged(numbers, place)
 
-        if self._commit(part_in(place, self._layout.size, fill), turns):
-            turns.published()
+        if self._commit(part_in(place, self._layout.size, fill), in_parts=True):
+            self.unpublished.part_published()
             self._merged_published(place)
-            self._residual = turns.waiting
             if not turns.waiting or self.placed.at_weights:
                 # The sum is rounded, and they are to be the weights to the bit.
                 self.placed.to_weights()
@@ -248,16 +218,16 @@ class Publisher:
     def publish_all(self) -> None:
         """Publish all that the parameters have and no update has: exactly, so that the weights are
         then the parameters."""
-        if self.may_publish() and self.pending and self._background.synced:
+        if self.may_publish() and self.unpublished.any and self._background.synced:
             self.publish(exact=self._encoder is not None)
-            while self.in_turns and self._residual:
+            while self.in_turns and self.unpublished.residual:
                 self.publish()
 
     def publish_rest(self, share: float) -> None:
         """Publish so much of what encoding left out; what remains is dropped. All of it is, where
         it is not worth an update."""
         assert self._encoder is not None
-        self.show_weights()
+        self.look.at_weights()
         rest = self.placed.gained(ALL)
         if (left := self._rule.rest()) is not None:
             rest.add_(left)
@@ -266,16 +236,13 @@ class Publisher:
         if update is not None:
             self._commit(update)
         self.placed.to_weights()
-        self._residual = False
+        self.unpublished.published(residual=False)
         self.start_batch()
 
-    def _commit(self, update: Delta, turns: Turns | None = None) -> bool:
-        """False: it could not be used, and the steps are taken back. `turns`: who knows since when
-        it was computed."""
-        steps, context, started = self.unpublished, self._context, self.started
-        if turns is not None:
-            steps, context, started = turns.steps, turns.context, turns.started
-        self.unpublished = 0
+    def _commit(self, update: Delta, *, in_parts: bool = False) -> bool:
+        """False: it could not be used, and the steps are taken back. `in_parts`: parts know since
+        when it was computed."""
+        steps, context, started = self.unpublished.take(in_parts=in_parts)
         try:
             seconds = time.monotonic() - started
             worth = max(1, steps // self.every)
@@ -288,10 +255,7 @@ class Publisher:
         self._rule.applied(update[0] if isinstance(update, tuple) else update, own=True)
         if self.source is not None:
             self.source.published()
-        if self._bad_steps > 1:
-            name = self._background.name
-            log.warning("%s: %d local steps in a row were taken back", name, self._bad_steps)
-        self._bad_steps = 0
+        self._bad_steps.over()
         return True
 
     def _undo(self, error: LocalProtocolError) -> None:
@@ -300,22 +264,13 @@ class Publisher:
         self._gain.mend()
         if self.source is not None:
             self.source.undone()
-        self._bad_steps += 1
-        self._background.step_taken_back()
-        if self._bad_steps == 1:  # the next ones are counted, and told when they end
-            log.warning("%s: a local step was taken back: %s", self._background.name, error)
-        if self._bad_steps >= BAD_STEPS_MAX:
-            raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {error}")
+        self._bad_steps.taken_back(error)
 
     def left_out(self, why: str) -> None:
         """A step was not taken, for its result could not have been passed on."""
         if self.source is not None:
             self.source.undone()
-        self._bad_steps += 1
-        self._background.step_taken_back()
-        log.warning("%s: a local step was left out: %s", self._background.name, why)
-        if self._bad_steps >= BAD_STEPS_MAX:
-            raise LocalProtocolError(f"{self._bad_steps} local steps in a row failed: {why}")
+        self._bad_steps.left_out(why)
 
     # -- what the others sent --------------------------------------------------------------------
 
@@ -329,7 +284,7 @@ class Publisher:
             self.start_batch(began_at)
             return False
         ahead = None
-        if self.pending and not self.placed.at_weights:
+        if self.unpublished.any and not self.placed.at_weights:
             place = place_of(waiting) if self.in_turns else ALL
             ahead = self._layout.ahead(self.placed.parameters, background.weights, place)
         folds = Folds(changed=False, began=False, applied=())
@@ -403,14 +358,10 @@ class Publisher:
 
     def start_batch(self, at: float | None = None) -> None:
         """From now on, or since a moment ago, what others make is not in what I compute."""
-        if self.unpublished and not self.in_turns:
+        if self.unpublished.steps and not self.in_turns:
             return  # the next update is of the steps before, too
-        context = self._background.context()
         at = time.monotonic() if at is None else at
-        if self._turns is not None:
-            self._turns.begin(context, at)
-        if not self.unpublished:
-            self._context, self.started = context, at
+        self.unpublished.begin(self._background.context(), at)
 
     def _take_back(self) -> None:
         """The parameters are the weights again."""
@@ -419,10 +370,7 @@ class Publisher:
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        self.unpublished = 0
-        self._residual = False
-        if self._turns is not None:
-            self._turns.forget()
+        self.unpublished.forget()
         self._rule.forget()
 
     # -- over a restart --------------------------------------------------------------------------
@@ -431,26 +379,15 @@ class Publisher:
         """What a restart goes on with, as plain values: see `PublishingRule.state`. Steps whose
         gains are in the parameters are not in it; they are lost with the process."""
         rule = self._rule.state()
-        steps = self.unpublished if rule.get("gain") is not None else 0
-        context = self._context.to_bytes().hex() if steps else ""
-        turns = self._turns.state() if steps and self._turns is not None else None
-        return {"rule": rule, "steps": steps, "context": context, "turns": turns}
+        return {"rule": rule} | self.unpublished.state(kept=rule.get("gain") is not None)
 
     def go_on(self, state: Mapping[str, Any]) -> None:
         """With what an earlier life of this node had gained and not published, and with what it
         knew of the swarm."""
         self._rule.go_on(state["rule"])
-        self._residual = state["rule"].get("rest") is not None
-        if not state["steps"]:
-            return
-        if (state["turns"] is None) != (self._turns is None):
-            self._forget_steps()  # it was published in other parts
-            return
-        self.unpublished, self.started = int(state["steps"]), time.monotonic()
-        self._context = Clock.from_bytes(bytes.fromhex(state["context"]))
-        if self._turns is not None:
-            self._turns.go_on(state["turns"], self.started)
-            self._residual = self._residual or self._turns.waiting
+        self.unpublished.residual = state["rule"].get("rest") is not None
+        if not self.unpublished.go_on(state):
+            self._forget_steps()
 
     def _unseen(self, message: Any) -> float:
         """How many updates of mine an update of another was computed without; of a sum: each."""
@@ -459,41 +396,3 @@ class Publisher:
         name, life = self._background.name, self._background.life()
         seen = sum(stamp.context.last(name, life.epoch) for stamp in message.stamps)
         return max(0.0, life.seq - seen / len(message.stamps))
-
-    # -- where a gradient is taken, and what a person sees ---------------------------------------
-
-    def look_ahead(self) -> None:
-        """Set the parameters to where the rule wants the next gradient taken, if not there yet."""
-        self._looked = True
-        self.statistics.called(self._background.weights)
-        placed = self.placed
-        if placed.ahead or not self._rule.leads(self._gained()):
-            return
-        if (written := placed.written()) is not None:
-            self._rule.changed(written)
-            placed.to_weights()
-        placed.ahead = True
-        read = self._rule.reads_gains and self._gain.known and not self._gain.others()
-        row = self._layout.in_line(placed.parameters)
-        if read and row is not None and not self.statistics:
-            self._rule.lead(row)  # no other memory is needed
-            return
-        view = buffers.clone(self._background.weights)
-        self._rule.lead(view)
-        placed.to_view(view, known=read)
-
-    def look_at_statistics(self) -> None:
-        """A training call without a gradient: running statistics are the node's own."""
-        self.statistics.called(self._background.weights)
-
-    def look_ahead_if_eager(self) -> None:
-        """The same, where nobody will say that a gradient is about to be taken."""
-        if self._eager:
-            self.look_ahead()
-
-    def show_weights(self, *, within_step: bool = False) -> None:
-        """Set the parameters to the weights, for whoever looks at the model. `within_step`: that
-        may be an optimizer which looks at the loss on its way, and what it has moved is its own."""
-        self.statistics.show(self._background.weights)
-        if self.placed.ahead and not (within_step and self.placed.moved):
-            self.placed.to_weights()

@@ -40,22 +40,22 @@ class ModelSight:
     def called(self, model: torch.nn.Module, args: Any = (), named: Any = None) -> None:
         """The model is about to compute something."""
         if model.training and torch.is_grad_enabled():
-            self._publisher.look_ahead()
+            self._publisher.look.ahead()
             self.batches.called(args, named or {})
             if self.watch is not None:
                 self.watch.called()
             return
-        self._publisher.show_weights(within_step=True)
+        self._publisher.look.at_weights(within_step=True)
         if model.training:  # without a gradient, but running statistics are written
-            self._publisher.look_at_statistics()
+            self._publisher.look.at_statistics()
 
     def asked(self, *_: Any) -> None:
         """Somebody wants the model's state."""
-        self._publisher.show_weights(within_step=True)
+        self._publisher.look.at_weights(within_step=True)
 
     def remove(self) -> None:
         """From now on nobody watches; what is seen are the weights."""
         for hook in self._hooks:
             hook.remove()
         self._publisher.statistics.remove()
-        self._publisher.show_weights()
+        self._publisher.look.at_weights()

@@ -134,18 +134,19 @@ class Swarm(SharedProgress):
         if self._sight.watch is not None:
             self._sight.watch.stepped()
         seconds = time.monotonic() - self._resumed
-        self._figures.stepped(seconds, self.publisher.started, self._sight.batches.stepped())
+        started = self.publisher.unpublished.started
+        self._figures.stepped(seconds, started, self._sight.batches.stepped())
         self._compare()
         self.publisher.took(seconds)
         self._checkpoints.steps += 1
         if self._finished:  # not the end after all
             self._finished = False
-            self._port.trains_again()
+            self._port.others.trains_again()
         with self._interrupts.held_back():  # or one could leave weights and clock apart
             self.publisher.stepped()
             self.publisher.publish_if_due()
             self._take_in()
-            self.publisher.look_ahead_if_eager()
+            self.publisher.look.ahead_if_eager()
         self._resumed = time.monotonic()
 
     def _compare(self) -> None:
@@ -202,7 +203,7 @@ class Swarm(SharedProgress):
             except LocalProtocolError as error:
                 raise ConfigError(f"state: it cannot be restored: {error}") from None
             self._take_in(at_once=True)
-            self.publisher.look_ahead_if_eager()
+            self.publisher.look.ahead_if_eager()
         return True
 
     def constrain(self, constraint: Callable[[], object]) -> None:
@@ -222,7 +223,7 @@ class Swarm(SharedProgress):
         waiting, and the others sum up what they have for it.
         """
         deadline = time.monotonic() + timeout_s
-        self.publisher.show_weights()  # nobody who waits here takes a gradient
+        self.publisher.look.at_weights()  # nobody who waits here takes a gradient
         while True:
             self._port.check()
             with self._interrupts.held_back():
@@ -263,7 +264,7 @@ class Swarm(SharedProgress):
         if not self.follow(lambda: port.synced, timeout_s):
             raise PeerUnavailable(f"{', '.join(port.peers)}: no snapshot in {timeout_s:g} s")
         if back is not None:
-            self.follow(port.is_level, min(timeout_s, LEVEL_S))
+            self.follow(port.others.is_level, min(timeout_s, LEVEL_S))
         del back  # it is larger than the model
         port.let_go()
         Gathering(self._figures, self.follow).wait(wait_for)

@@ -262,7 +262,7 @@ class GossipWorld:
 
     def _step(self, node: VirtualNode) -> None:
         size = self._follow_recipe(node)
-        node.publisher.look_ahead()
+        node.publisher.look.ahead()
         node.optimizer.zero_grad()
         loss = self.task.workload.loss(node.model, next(node.batches))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -330,7 +330,7 @@ class GossipWorld:
         if not self.training or node.figures.state != "training":
             return
         node.publisher.publish_all()
-        node.publisher.show_weights()
+        node.publisher.look.at_weights()
         node.figures.state = "leaving"
         node.leaves_by = self.now + LEAVE_S
         node.driver.leave(self.now)
@@ -429,9 +429,9 @@ class GossipWorld:
         live = [node for node in there if node.peer.synced]
         for node in live:  # as `Ending` does it
             publisher = node.publisher
-            if publisher.unpublished:
+            if publisher.unpublished.steps:
                 publisher.publish()
-            if publisher.encoded and publisher.residual:
+            if publisher.encoded and publisher.unpublished.residual:
                 publisher.publish_rest(1.0 / len(live))
         for _ in range(SETTLE_TICKS):
             if all(
@@ -441,7 +441,7 @@ class GossipWorld:
                 break
             self.events.run_until(self.events.time + TICK_S * self.tempo)
         for node in live:
-            node.publisher.show_weights()
+            node.publisher.look.at_weights()
         return live
 
 
