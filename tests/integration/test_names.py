@@ -12,7 +12,7 @@ from tests.integration.flock import Node, same_weights, train_together, wait_for
 from tests.integration.processes import free_port
 
 from murmurate.edge.runtime import discovery, seeking
-from murmurate.edge.runtime.training_port import TrainingPort
+from murmurate.edge.runtime.others_port import OthersPort
 
 
 class Names:
@@ -80,10 +80,10 @@ def test_who_is_stopped_while_it_comes_back_says_so(
         membership = a.swarm.runtime.look(lambda here: here.peer.membership)
         before = membership.epoch("a-1") or 0
 
-        def stop(_: TrainingPort) -> bool:
+        def stop(_: OthersPort) -> bool:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(TrainingPort, "is_level", stop)
+        monkeypatch.setattr(OthersPort, "is_level", stop)
         with pytest.raises(KeyboardInterrupt):
             node("a-1", names, tmp_path, known=[a.swarm.address])
         wait_for(lambda: (membership.epoch("a-1") or 0) > before)

@@ -1,4 +1,4 @@
-"""The files, folders, modules and mutants that the documentation names are there.
+"""The files, folders, modules, classes' members and mutants that the documentation names are there.
 
 A path may be written from the repository, from one of the packages or from tests/; a bare file name
 stands for any file of that name. docs/names.md is about names that are gone, and is left out.
@@ -6,6 +6,7 @@ stands for any file of that name. docs/names.md is about names that are gone, an
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -31,6 +32,8 @@ FOLDER = re.compile(
     r"`((?:core|edge|watch|training|workloads|programs|study|solvers|tests)(?:/\w+)+)/?`"
 )
 MODULE = re.compile(r"`((?:murmurate|murmurate_coordinator)(?:\.[a-z]\w*){2,})`")
+MEMBER = re.compile(r"(?<![\w.])([A-Z]\w+)\.([a-z_]\w+)\b(?!\.(?:py|md))")
+"""A class of ours and what it has: `Peer.publish`, in running text as in a picture."""
 MUTANT = re.compile(r"mutants? ((?:`[a-z-]+`(?:, | and )?)+)")
 MINE = {"FILE.py", "my_file.py"}
 """What a reader's own file is called."""
@@ -70,6 +73,35 @@ def is_module(name: str) -> bool:
         return False
 
 
+def _tree_of_classes() -> dict[str, tuple[set[str], list[str]]]:
+    """By name: what each has of its own, and the names of its bases."""
+    found: dict[str, tuple[set[str], list[str]]] = {}
+    for package in ("node/murmurate", "coordinator/murmurate_coordinator"):
+        for file in (ROOT / package).rglob("*.py"):
+            for one in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(one, ast.ClassDef):
+                    own = {each.name for each in ast.walk(one) if isinstance(each, CALLED)}
+                    for each in ast.walk(one):
+                        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+                            own.add(each.attr)
+                        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                            own.add(each.id)
+                    bases = [ast.unparse(base).partition("[")[0] for base in one.bases]
+                    found[one.name] = own, bases
+    return found
+
+
+CALLED = (ast.FunctionDef, ast.AsyncFunctionDef)
+CLASSES = _tree_of_classes()
+ELSEWHERE = {"Tensor"}
+"""Whoever writes of it means torch's, mostly."""
+
+
+def has(name: str, member: str) -> bool:
+    own, bases = CLASSES.get(name, (set[str](), []))
+    return member in own or any(has(base, member) for base in bases)
+
+
 def missing(text: str, beside: Path = ROOT) -> Iterator[str]:
     """What a text names and nobody has."""
     for path in sorted({*FILE.findall(text), *FOLDER.findall(text)}):
@@ -78,6 +110,9 @@ def missing(text: str, beside: Path = ROOT) -> Iterator[str]:
     for module in sorted(set(MODULE.findall(text))):
         if not is_module(module):
             yield module
+    for name, member in sorted(set(MEMBER.findall(text))):
+        if name in CLASSES.keys() - ELSEWHERE and not has(name, member):
+            yield f"{name}.{member}"
     for names in MUTANT.findall(text):
         yield from sorted(set(re.findall(r"[a-z-]+", names.replace(" and ", " "))) - MUTANTS.keys())
 
@@ -111,6 +146,7 @@ def test_every_page_is_in_the_index() -> None:
         "`murmurate.core.gone`",
         "`murmurate_coordinator.rules.sync`",
         "mutants `no-dedupe`, `no-such-mistake`",
+        "then Peer.prepare, and so on",
     ],
 )
 def test_a_name_that_is_gone_is_found(text: str) -> None:
@@ -123,6 +159,7 @@ def test_a_name_that_is_gone_is_found(text: str) -> None:
         "`clock.py`, `core/clock.py`, node/murmurate/core/clock.py, `edge/net/*.py`",
         "`--workload FILE.py:CLASS`",
         "`core/gossip/`, `murmurate.core.partition.analyse`, `murmurate.join`",
+        "`Peer.publish`, `Peer.name`, `Tensor.dot`, `NoClassOfOurs.away`, and Driver.give_back()",
         "mutant `no-dedupe`; mutants `counters`, `no-fold` and `no-gate`",
     ],
 )

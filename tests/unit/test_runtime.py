@@ -219,15 +219,15 @@ def test_a_failure_is_raised_where_training_looks(runtime: Runtime) -> None:
 
 def test_what_is_said_at_the_end_is_told(runtime: Runtime) -> None:
     port = runtime.training
-    assert port.others_are("done"), "there are none"
-    port.say("done")
-    port.say("settled")
+    assert port.others.are("done"), "there are none"
+    port.others.tell("done")
+    port.others.tell("settled")
     mine = runtime.figures.progress()
     assert mine.done
     assert mine.settled
-    port.say_goodbye()
+    port.others.take_leave()
     assert not runtime.look(lambda here: here.ready)
-    assert port.may_go()
+    assert port.others.may_go()
 
 
 def test_the_clock_of_an_instant_is_a_copy(runtime: Runtime) -> None:

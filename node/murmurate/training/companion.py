@@ -83,7 +83,7 @@ class Companion(RunView):
         port = self._port
         if not self.follow(lambda: port.synced, timeout_s):
             raise PeerUnavailable(f"{', '.join(port.peers)}: no snapshot in {timeout_s:g} s")
-        self.follow(lambda: len(self.board) >= len(port.meetings()), BOARD_S)
+        self.follow(lambda: len(self.board) >= len(port.others.meetings()), BOARD_S)
 
     def _begin(self, began: float) -> None:
         """Came, at that time, and begins now."""
@@ -112,9 +112,9 @@ class Companion(RunView):
             deadline = time.monotonic() + timeout_s
             self._farewell(deadline)
             if timeout_s > 0 and not self.runtime.failed:
-                self._port.say_goodbye()
+                self._port.others.take_leave()
                 left_s = min(GOODBYE_S, deadline - time.monotonic())
-                self.follow(self._port.may_go, max(0.0, left_s))
+                self.follow(self._port.others.may_go, max(0.0, left_s))
         finally:
             self.runtime.stop()
 

@@ -74,13 +74,13 @@ class Formation:
 
     def tell(self) -> None:
         """Say where I am met."""
-        self._port.meet(f"{self._place.address} {self.more}".strip())
+        self._port.others.meet(f"{self._place.address} {self.more}".strip())
 
     def _meetings(self) -> dict[str, str]:
         """Who may be in my group, and where each is met."""
         return {
             name: said.split()[0] if said else ""
-            for name, said in self._port.meetings().items()
+            for name, said in self._port.others.meetings().items()
             if self._mine(name) or name == self._port.name
         }
 

@@ -119,10 +119,10 @@ class GroupedSwarm(SynchronousSwarm):
     def _join_across(self) -> None:
         told = {
             name: said.split()[1]
-            for name, said in self._port.meetings().items()
+            for name, said in self._port.others.meetings().items()
             if len(said.split()) > 1 and name != self.name
         }
-        groups = {group_of(name, self._size) for name in self._port.meetings()}
+        groups = {group_of(name, self._size) for name in self._port.others.meetings()}
         first = min((each for each in groups if each is not None), default=self._own_group)
         if not told and first != self._own_group:
             return  # somebody will be there soon, and this group trains meanwhile

@@ -84,9 +84,9 @@ class HogwildSwarm(Companion):
     def finish(self, timeout_s: float = 10.0) -> bool:
         """The end of the run: wait until nobody writes any more."""
         self._figures.ended(time.monotonic())
-        self._port.say("done")
-        even = self.follow(lambda: self._port.others_are("done"), timeout_s)
-        self._port.say("settled")
+        self._port.others.tell("done")
+        even = self.follow(lambda: self._port.others.are("done"), timeout_s)
+        self._port.others.tell("settled")
         return even
 
     # -- coming and going ------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class HogwildSwarm(Companion):
                 self._found(began + timeout_s), self._layout.size, self._layout.dtype
             )
         self._move_into(self._memory.weights)
-        self._port.meet(f"{MEMORY}{self._memory.path}")
+        self._port.others.meet(f"{MEMORY}{self._memory.path}")
         self._begin(began)
         self._others = self._memory.others_steps()
 
@@ -111,7 +111,7 @@ class HogwildSwarm(Companion):
         while True:
             self._port.check()
             self._take_in()
-            for name, said in sorted(self._port.meetings().items()):
+            for name, said in sorted(self._port.others.meetings().items()):
                 if not said.startswith(MEMORY):
                     continue
                 path = known(said.removeprefix(MEMORY))
@@ -138,7 +138,7 @@ class HogwildSwarm(Companion):
         memory, self._memory = self._memory, None
         if memory is None:
             return
-        self._port.meet("")
+        self._port.others.meet("")
         self._move_into(memory.weights.clone())
         memory.close()
 

@@ -175,7 +175,7 @@ class SynchronousSwarm(Companion):
         self._port.check()
         if time.monotonic() > deadline:
             return "it took too long"
-        live = self._port.meetings()
+        live = self._port.others.meetings()
         gone = [name for name in self.group if name not in live]
         return f"{', '.join(gone)} is gone" if gone else ""
 
@@ -243,8 +243,8 @@ class SynchronousSwarm(Companion):
         self._figures.ended(now)
         even = self._wait_for_all(now + timeout_s)
         self._end()
-        self._port.say("done")
-        self._port.say("settled")
+        self._port.others.tell("done")
+        self._port.others.tell("settled")
         return even
 
     def _wait_for_all(self, deadline: float) -> bool:
@@ -286,7 +286,7 @@ class SynchronousSwarm(Companion):
     def _end(self) -> None:
         """Train with the others no more."""
         self._over = True
-        self._port.meet("")
+        self._port.others.meet("")
         self._drop()
 
     # -- coming and going ------------------------------------------------------------------------
