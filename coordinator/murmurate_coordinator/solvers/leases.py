@@ -15,16 +15,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
-from murmurate.core.batches.dealer import Take
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.partition.subnet import part_of
 from murmurate.core.values.member_half import MemberHalf, PushPace
-from murmurate.errors import ConfigError, PromiseBroken, RemoteProtocolError
+from murmurate.errors import ConfigError, PromiseBroken
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
@@ -43,6 +41,7 @@ from murmurate_coordinator.solvers.protocol import (
     PushTotals,
     SolverState,
 )
+from murmurate_coordinator.solvers.usual import UsualAnswers
 
 NORM_MAX = 1e15
 SAMPLES_MAX = 1 << 24
@@ -50,16 +49,10 @@ SAMPLES_MAX = 1 << 24
 Values = Mapping[str, torch.Tensor]
 
 
-class LeasedSolver(ABC):
+class LeasedSolver(UsualAnswers, ABC):
     """Members and their leases on the weights, under a rule. No time, no threads, no network."""
 
-    mode: ClassVar[str] = "ist"
-    rule: ClassVar[str]
     half: MemberHalf
-    barrier: ClassVar[bool] = False
-    follows_speed: ClassVar[bool] = True
-    freed: ClassVar[str] = "its units are free"
-    plan_wants_checkpoint: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -178,14 +171,6 @@ class LeasedSolver(ABC):
             self._ended(lease)
         return list(self._left(lease))
 
-    def away(self, peer: str, *, gone: bool = True) -> None:
-        """Nobody hears of that member, who may come back or not; `gone` false: it is back."""
-        del peer, gone  # most rules go on either way
-
-    def vacate(self, peer: str) -> None:
-        """Nobody came in the place of that member, who left."""
-        del peer  # most rules keep no place
-
     def again(self, peer: str) -> list[Effect]:
         """What it was given is lost, or was spoilt: the same units, with the weights of now, under
         another lease: each that is given has a number of its own."""
@@ -244,19 +229,6 @@ class LeasedSolver(ABC):
         self.totals.refused[reason] += 1
         return Refused(peer, reason, sentence)
 
-    def take(self, peer: str, take: Take, now: float) -> list[Effect]:
-        """Only mode batches deals any."""
-        del take, now
-        raise RemoteProtocolError("work.take", f"from {peer}: rule {self.rule} deals no batches")
-
-    def tick(self, now: float) -> list[Effect]:
-        del now
-        return []
-
-    def close(self) -> bool:
-        """What is out may be pushed when all are told to stop."""
-        return True
-
     def _problem(self, push: MemberPush) -> Refused | None:
         refusal = self.admits(push.peer, push.plan, push.lease, push.version)
         if refusal is not None:
@@ -290,58 +262,11 @@ class LeasedSolver(ABC):
     def lease_of(self, peer: str) -> Lease | None:
         return next((one for one in self.leases.values() if one.owner == peer), None)
 
-    @property
-    def shared(self) -> frozenset[str]:
-        """Tensors of which several members may hold the same coordinates."""
-        return frozenset(self.structure.tensors)
-
-    def reserved(self) -> Held:
-        """Units that are kept together for a newcomer: nobody else takes them."""
-        return self.structure.nothing()
-
-    def coverage(self) -> dict[str, float]:
-        """Of each tensor that can be split: the part that was ever trained."""
-        tensors = self.structure.tensors.items()
-        ever = float(self.totals.pushes > 0)  # whoever pushes has trained all of it
-        return {name: ever for name, tensor in tensors if tensor.trained and tensor.split}
-
-    def for_evaluation(self) -> dict[str, torch.Tensor]:
-        """The weights as they are served."""
-        return dict(self.weights)
-
     def check(self) -> None:
         """PromiseBroken unless each lease is a member's, and no member has two."""
         owners = [lease.owner for lease in self.leases.values()]
         if len(set(owners)) != len(owners) or not set(owners) <= set(self.members):
             raise PromiseBroken("leases", f"owners {owners}, members {sorted(self.members)}")
-
-    def more(self) -> Json:
-        """Further keys of the report."""
-        return {}
-
-    def row(self) -> Json:
-        return {}
-
-    def told(self) -> str:
-        it = self.totals
-        return f"{it.samples:,} samples in {it.pushes:,} pushes, {it.plans:,} plans"
-
-    def wrong(self) -> str:
-        return ""
-
-    def at_rate(self, factor: float) -> None:
-        """The members' optimizers make the steps, and follow a schedule by themselves."""
-        del factor
-
-    @property
-    def instead(self) -> str:
-        """What to take in its place where it adds up everybody's steps; empty: it does not."""
-        return ""
-
-    @property
-    def caution(self) -> str:
-        """What several members should know before they train; empty: nothing."""
-        return ""
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -391,9 +316,6 @@ class LeasedSolver(ABC):
     def begin_life(self) -> None:
         """After a restart: leases from now on have numbers that no earlier life gave."""
         self._next = (self._next // LIFE + 1) * LIFE + 1
-
-    def kept(self, about: Json) -> None:
-        del about  # nothing waits for that
 
     def restore(self, state: SolverState) -> None:
         self._load(state.tensors, state.about)
