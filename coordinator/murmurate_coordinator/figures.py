@@ -197,7 +197,7 @@ def row(centre: Sessions, around: Around) -> Json:
             evaluation.accuracy_of if evaluation else (),
             evaluation.precision_of if evaluation else (),
         ),
-        "warnings": report.warnings_json(centre.learning.ever),
+        "warnings": report.warnings_json(centre.concerns.learning.ever),
         "updates_applied": reading.pushes,
         "rejected": dict(reading.refused),
         "staleness": centre.staleness.report(),

@@ -14,7 +14,6 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,30 +22,28 @@ from murmurate.core.figures.sources import Keeping
 from murmurate.edge.net.http import Pages
 from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
-from murmurate.programs.roles.evaluating import EvaluationTimes, named
 from murmurate.programs.run import Outcome, Program
-from murmurate.training.recipes import PARTS, factors
+from murmurate.training.recipes import factors
 from murmurate.watch import report
 from murmurate_coordinator import figures
 from murmurate_coordinator.batch_maker import BatchMaker
-from murmurate_coordinator.checkpoint import SavedSolver, save
-from murmurate_coordinator.checkpointer import CoordinatorKeeper
+from murmurate_coordinator.budget import RunBudget
+from murmurate_coordinator.checkpoint_writing import CheckpointWriting
 from murmurate_coordinator.config import CoordinatorConfig
+from murmurate_coordinator.evaluations import WholeEvaluations
 from murmurate_coordinator.figures import Around
-from murmurate_coordinator.journal import BYTES_MAX, Journal
 from murmurate_coordinator.learned_curves import LearnedCurves
 from murmurate_coordinator.names import BATCHES
-from murmurate_coordinator.opening import opened
+from murmurate_coordinator.opening import Opened, opened
 from murmurate_coordinator.own_member import OwnMember
 from murmurate_coordinator.pages import ServedModel, coordinator_pages
 from murmurate_coordinator.service import CoordinatorService
 from murmurate_coordinator.sessions import Sessions
-from murmurate_coordinator.whole_model import WholeModel
+from murmurate_coordinator.whole_model import WholeModel, plain_and_served
 
 LOOK_S = 0.05
 REFRESH_S = 2.0
 """Between two looks at what takes time to count: coverage."""
-EVALUATE_S = 5.0
 LAST_S = 15.0
 """For the last pushes."""
 OWN_S = 3.0
@@ -73,8 +70,9 @@ class CoordinatorRole:
     served: ServedModel
     centre: Sessions
     service: CoordinatorService
-    began: float | None = None
-    """When the first plan was made."""
+    evaluations: WholeEvaluations
+    writing: CheckpointWriting | None = None
+    """With a checkpoint folder."""
 
     def __init__(self, config: CoordinatorConfig) -> None:
         self.config = config
@@ -82,21 +80,12 @@ class CoordinatorRole:
         self.learned = LearnedCurves()
         self.instance = secrets.token_hex(8)
         self.credentials = own_credentials()
-        self.keeper: CoordinatorKeeper | None = None
-        self.journal: Journal | None = None
         self.pages: Pages | None = None
         self.own: OwnMember | None = None
-        self.samples = config.train.samples
-        self._factors = factors(config.train.recipe) if config.train.recipe.changes else None
-        """Of the rate, by thousandths of the budget; None: it does not change."""
-        self._factor = 1.0
-        """What the solver was told."""
-        self.before_s = 0.0
+        train = config.train
+        changes = factors(train.recipe) if train.recipe.changes else None
+        self.budget = RunBudget(train.samples, train.seconds, changes)
         self._loop = asyncio.Runner()
-        self._writing: asyncio.Task[bool] | None = None
-        self._kept_plan = 0
-        self._evaluating: asyncio.Task[None] | None = None
-        self._evaluations = EvaluationTimes(config.train.evaluate_s, EVALUATE_S, time.monotonic())
         self._refresh_at = 0.0
 
     def open(self, program: Program) -> bool:
@@ -109,15 +98,14 @@ class CoordinatorRole:
         self.served = ServedModel(self._packed, lambda: self.centre.solver.totals.pushes)
         program.emit("ready", samples=self.whole.workload.samples)
         it = opened(self.config, self.whole, self.instance, program.stack)
-        self.centre, self.keeper, self.journal = it.centre, it.keeper, it.journal
-        self.before_s = it.before_s
+        self.centre, self.budget.before_s = it.centre, it.before_s
         if it.restored:
             self._say(it.restored)
-        self.whole.begin(self.centre.solver, self.samples, opened=program.launcher is None)
-        self._loop.run(self._serve())
+        self.whole.begin(self.centre.solver, self.budget.samples, opened=program.launcher is None)
+        self._loop.run(self._serve(it))
         return True
 
-    async def _serve(self) -> None:
+    async def _serve(self, begun: Opened) -> None:
         it, program = self.config.coordinator, self.program
         self.service = service = CoordinatorService(
             it.listen,
@@ -127,12 +115,12 @@ class CoordinatorRole:
             credentials=self.credentials,
         )
         self.pages = self._pages()
-        self.centre.spent = self._spent(time.monotonic())
-        if self._factors is not None:  # before the first push
-            self._factor = self._rate_factor()
-            self.centre.solver.at_rate(self._factor)
-        if self.keeper is not None and not await self._keep(first=True):
-            raise CheckpointError(f"{self.config.checkpoint.dir}: cannot be written")
+        if (factor := self._spend(time.monotonic())) is not None:  # before the first push
+            self.centre.solver.at_rate(factor)
+        if begun.keeper is not None:
+            self.writing = CheckpointWriting(begun.keeper, begun.journal, service, self.budget)
+            if not await self.writing.keep(first=True):
+                raise CheckpointError(f"{self.config.checkpoint.dir}: cannot be written")
         await service.start()
         program.stack.callback(lambda: self._loop.run(self._close()))
         if self.pages is not None:
@@ -145,8 +133,16 @@ class CoordinatorRole:
         self._say(f"listens at {service.address}{more}")
         if it.train:
             self.own = OwnMember(self.config, service.address)
-        asked_s = self.config.train.evaluate_s
-        self._evaluations = EvaluationTimes(asked_s, EVALUATE_S, time.monotonic())
+        train = self.config.train
+        self.evaluations = WholeEvaluations(
+            self.whole,
+            service,
+            self.around,
+            self.learned,
+            program,
+            asked_s=train.evaluate_s,
+            validates=train.validation is not None,
+        )
 
     async def _close(self) -> None:
         if self.own is not None:
@@ -165,55 +161,43 @@ class CoordinatorRole:
         await asyncio.sleep(LOOK_S)
         self._look_after()
         now = time.monotonic()
-        if self.began is None and self.centre.solver.leases:
-            self.began = now
+        if self.budget.began is None and self.centre.solver.leases:
+            self.budget.began = now
             self._refresh_at = now  # the first point of all curves
         if (words := self.program.heard_go()) is not None:
-            if self.samples is None and words and words[-1].isdecimal():
-                self.samples = int(words[-1])  # a budget that was not in the options
-            self.service.post(partial(self._go, self.samples))
+            if self.budget.samples is None and words and words[-1].isdecimal():
+                self.budget.samples = int(words[-1])  # a budget that was not in the options
+            self.service.post(self._go, self.budget.samples)
         if self.program.stop.reason:
             return  # a signal came
-        await self._follow_schedule(now)
+        if (factor := self._spend(now)) is not None:
+            await self.service.own(self.centre.solver.at_rate, factor)
         if now >= self._refresh_at:
             await self.service.own(self._refresh, now)
             self.served.forget(now)
             self._refresh_at = time.monotonic() + REFRESH_S
-        self._keep_when_due(now)
-        if not self.whole.evaluates or self.began is None:
-            return
-        if self._evaluating is None and self._evaluations.due(now):
-            self._evaluating = asyncio.create_task(self._evaluate_on_the_way())
+        if self.writing is not None:
+            self.writing.begin_when_due(now)
+        if self.budget.began is not None:
+            self.evaluations.begin_when_due(now)
 
     def over(self, now: float) -> str:
         """By the budget, or when there is nothing left to save."""
-        if self.samples is not None and self.centre.samples_if_stopped(now) >= self.samples:
+        it = self.budget
+        if it.samples is not None and self.centre.samples_if_stopped(now) >= it.samples:
             return "samples"
-        seconds = self.config.train.seconds
-        if seconds is not None and self.trained_s(now) >= seconds:
+        if it.seconds is not None and it.trained_s(now) >= it.seconds:
             return "seconds" if self._loop.run(self._closed()) else ""
-        return DIVERGED if self.centre.hopeless else ""
+        return DIVERGED if self.centre.concerns.hopeless else ""
 
     async def _closed(self) -> bool:
         return await self.service.own(self.centre.solver.close)
 
-    async def _follow_schedule(self, now: float) -> None:
-        """Members hear how far the run is; a hub that makes the steps follows by itself."""
-        self.centre.spent = self._spent(now)
-        factor = self._rate_factor()
-        if factor != self._factor:
-            self._factor = factor
-            await self.service.own(self.centre.solver.at_rate, factor)
-
-    def _spent(self, now: float) -> float:
-        """The part of the budget, whichever ends first."""
-        seconds, samples = self.config.train.seconds, self.centre.solver.totals.samples
-        by_samples = samples / self.samples if self.samples else 0.0
-        by_time = self.trained_s(now) / seconds if seconds else 0.0
-        return min(1.0, max(by_samples, by_time))
-
-    def _rate_factor(self) -> float:
-        return 1.0 if self._factors is None else self._factors[int(self.centre.spent * PARTS)]
+    def _spend(self, now: float) -> float | None:
+        """Members hear how far the run is. The factor of the learning rate, if it is another one by
+        now: a hub that makes the steps itself is to hear that."""
+        self.centre.spent = self.budget.spent(now, self.centre.solver.totals.samples)
+        return self.budget.new_factor(self.centre.spent)
 
     def _go(self, samples: int | None) -> None:
         self.whole.begin(self.centre.solver, samples, opened=True)
@@ -227,8 +211,8 @@ class CoordinatorRole:
     def end(self) -> Outcome:
         """The end of the run, or of this process only."""
         reason = self.program.stop.reason
-        if self.keeper is not None and stop_goes_on(reason):
-            return self._loop.run(self._go_away(self.keeper, reason))
+        if self.writing is not None and stop_goes_on(reason):
+            return self._loop.run(self._go_away(self.writing, reason))
         return self._loop.run(self._end(reason))
 
     def leave(self, outcome: Outcome) -> None:
@@ -245,38 +229,26 @@ class CoordinatorRole:
         """It has no updates of its own."""
         return {"known": {}}
 
-    def _keep_when_due(self, now: float) -> None:
-        keeper, solver = self.keeper, self.centre.solver
-        if keeper is None or self._writing is not None:
-            return
-        if solver.plan_wants_checkpoint and solver.plan != self._kept_plan:
-            keeper.soon()
-        if self.journal is not None and self.journal.nbytes > BYTES_MAX:
-            keeper.soon()
-        if keeper.due(now):
-            self._kept_plan = solver.plan
-            self._writing = asyncio.create_task(self._keep())
-
     def _look_after(self) -> None:
         """What went wrong in the background is raised here."""
         if self.service.failed is not None:
             raise self.service.failed
         if self.own is not None:
             self.own.look()
-        if self._writing is not None and self._writing.done():
-            self._writing.result()
-            self._writing = None
-        if self._evaluating is not None and self._evaluating.done():
-            self._evaluating.result()
-            self._evaluating = None
+        if self.writing is not None:
+            self.writing.look()
+        self.evaluations.look()
 
-    def trained_s(self, now: float) -> float:
-        return self.before_s + (now - self.began if self.began is not None else 0.0)
+    async def _through(self) -> None:
+        """Until what was begun beside the serving is done."""
+        if self.writing is not None:
+            await self.writing.through()
+        await self.evaluations.through()
 
-    async def _go_away(self, keeper: CoordinatorKeeper, reason: str) -> Outcome:
+    async def _go_away(self, writing: CheckpointWriting, reason: str) -> Outcome:
         """Not the end of the run: nobody is told to stop, and nothing that was taken is lost."""
         service, centre = self.service, self.centre
-        wall_s = self.trained_s(time.monotonic())
+        wall_s = self.budget.trained_s(time.monotonic())
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
         self.around.loss = await service.own(lambda: figures.read(centre, self._around()).loss)
@@ -284,13 +256,11 @@ class CoordinatorRole:
             self.own.dismiss()
             await asyncio.to_thread(self.own.end, OWN_S)
         await service.close()
-        for task in (self._writing, self._evaluating):
-            if task is not None:
-                await task
-        kept = await self._keep() or await self._keep()
-        if not kept:
+        await self._through()
+        folder = writing.keeper.folder.path
+        if not (await writing.keep() or await writing.keep()):
             raise CheckpointError(
-                f"{keeper.folder.path}: the last checkpoint could not be written: what was pushed"
+                f"{folder}: the last checkpoint could not be written: what was pushed"
                 " since the one before is lost; members push it again where the rule allows"
             )
         files = self.config.report
@@ -299,14 +269,14 @@ class CoordinatorRole:
         return self._outcome(
             whole,
             f"goes away ({reason}): plan {centre.solver.plan}, {centre.solver.totals.pushes:,}"
-            f" pushes are in {keeper.folder.path}; members train on and come back when it is"
+            f" pushes are in {folder}; members train on and come back when it is"
             " started again (murmurate stop ends a run)",
         )
 
     async def _end(self, reason: str) -> Outcome:
         """The last pushes, then what it came to."""
         service, centre = self.service, self.centre
-        wall_s = self.trained_s(time.monotonic())
+        wall_s = self.budget.trained_s(time.monotonic())
         self.around.ready = False
         self.around.shares = await service.own(centre.shares)
         self.around.more = await service.own(centre.solver.more)
@@ -318,12 +288,10 @@ class CoordinatorRole:
             await asyncio.sleep(LOOK_S)
             if service.failed is not None:
                 raise service.failed
-        for task in (self._writing, self._evaluating):
-            if task is not None:
-                await task
-        if self.keeper is not None and reason == STOPPED:
-            await asyncio.to_thread(self.keeper.mark_ended, reason)
-        keep = self.keeper is not None and reason != DIVERGED  # those of before are worth more
+        await self._through()
+        if self.writing is not None and reason == STOPPED:
+            await asyncio.to_thread(self.writing.keeper.mark_ended, reason)
+        keep = reason != DIVERGED  # those of before are worth more
         whole = await self._conclude(wall_s, reason, keep=keep)
         own = whole["nodes"][0]
         accuracy = "" if own["accuracy"] is None else f", accuracy {own['accuracy']:.1%}"
@@ -339,10 +307,11 @@ class CoordinatorRole:
 
     def _curves(self) -> report.Json:
         """Not in the event: `murmurate up` has them of the others."""
-        if self.began is None or not self.whole.evaluates:
+        it = self.budget
+        if it.began is None or not self.whole.evaluates:
             return {}
         counts = {figures.NAME: sorted(self.centre.staleness.counts().items())}
-        return self.learned.told(self.began - self.before_s) | {"staleness_counts": counts}
+        return self.learned.told(it.began - it.before_s) | {"staleness_counts": counts}
 
     async def _conclude(
         self, wall_s: float, reason: str, *, evaluate: bool = True, keep: bool = False
@@ -350,14 +319,11 @@ class CoordinatorRole:
         """What it came to: evaluated, kept, written where it was asked for."""
         service = self.service
         await service.own(self._refresh, time.monotonic())
-        plain, served = await service.own(self._weights)
-        if evaluate and self.whole.evaluates:
-            self.around.plain = await asyncio.to_thread(self.whole.evaluated, plain)
-            if self.validates:
-                await self._evaluate(validation=True)
-            await self._evaluate()
-        if keep:
-            await self._keep()
+        plain, served = await service.own(plain_and_served, self.centre.solver)
+        if evaluate:
+            await self.evaluations.last(plain)
+        if keep and self.writing is not None:
+            await self.writing.keep()
         path = self.config.report.model
         if path is not None:
             await asyncio.to_thread(self.whole.put, path, served)
@@ -375,88 +341,28 @@ class CoordinatorRole:
 
     # -- in the owner's thread -------------------------------------------------------------------
 
-    def _weights(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Copies: as they are, and with zeros where nobody ever trained."""
-        solver = self.centre.solver
-        plain = {name: value.clone() for name, value in solver.weights.items()}
-        if not solver.totals.pushes:
-            return plain, plain
-        served = {
-            name: plain[name] if value is solver.weights[name] else value
-            for name, value in solver.for_evaluation().items()
-        }
-        return plain, served
-
-    def _to_evaluate(self) -> tuple[int, Mapping[str, torch.Tensor]]:
-        """Samples and the model they are in."""
-        return self.centre.solver.totals.samples, self._weights()[1]
-
-    def _saved(self) -> tuple[SavedSolver, dict[str, torch.Tensor]]:
-        saved = save(self.centre.solver)
-        if self.journal is not None:
-            saved.about["journal"] = self.journal.next_file()
-        saved.about["trained_s"] = self.trained_s(time.monotonic())
-        saved.about["tallies"] = self.centre.members.memory()
-        saved.about["revoked"] = self.centre.late
-        return saved, self._weights()[1]
-
     def _refresh(self, now: float) -> None:
         self.around.coverage = self.centre.solver.coverage()
         kinds: dict[str, int] = {}
-        for advice in self.centre.advice(now):
+        for advice in self.centre.concerns.advice(now):
             kinds[advice.kind] = kinds.get(advice.kind, 0) + 1
         self.around.advice = kinds
-        if self.began is not None:
+        if self.budget.began is not None:
             self.learned.curves.note(now, figures.board(self.centre, self.around))
 
     def _around(self) -> Around:
-        around, service, keeper = self.around, self.service, self.keeper
+        around, service = self.around, self.service
         around.rejected = dict(service.rejections.counted)
         around.bytes_sent = service.server.bytes_sent
         around.bytes_received = service.server.bytes_received
-        if keeper is not None:
+        if self.writing is not None:
+            keeper = self.writing.keeper
             age_s = keeper.age_s if math.isfinite(keeper.age_s) else math.nan
             around.keeping = Keeping(age_s=age_s, every_s=keeper.every_s, failures=keeper.failures)
         return around
 
     def _description(self) -> Any:
         return figures.description(self.centre, self.service.address, self.instance)
-
-    # -- beside it -------------------------------------------------------------------------------
-
-    async def _keep(self, *, first: bool = False) -> bool:
-        assert self.keeper is not None
-        saved, model = self._saved() if first else await self.service.own(self._saved)
-        done = await asyncio.to_thread(self.keeper.put, saved, model)
-        if done and first:
-            self.centre.solver.kept(saved.about)
-        elif done:
-            await self.service.own(self.centre.solver.kept, saved.about)
-        return done
-
-    @property
-    def validates(self) -> bool:
-        """Whether what was held out is evaluated on until the end, not the test set."""
-        return self.config.train.validation is not None
-
-    async def _evaluate_on_the_way(self) -> None:
-        began = time.monotonic()
-        await self._evaluate(validation=self.validates)
-        self._evaluations.took(began, time.monotonic())
-
-    async def _evaluate(self, *, validation: bool = False) -> None:
-        """The model as it is served now, told with the samples that are in it."""
-        began = time.monotonic()
-        samples, served = await self.service.own(self._to_evaluate)
-        found = await asyncio.to_thread(self.whole.evaluated, served, validation=validation)
-        if validation:
-            self.around.validation = found
-        else:
-            self.around.evaluation = found
-        told = named(found, validation=validation).items()
-        known = {key: report.number(each) for key, each in told}
-        self.learned.evaluated(began, samples, known)
-        self.program.emit("evaluated", at=began, samples=samples, **known)
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -476,7 +382,9 @@ class CoordinatorRole:
 
     async def _told(self) -> report.Json:
         row = await self._row()
-        rows = await self.service.own(figures.rows, self.centre, self.trained_s(time.monotonic()))
+        rows = await self.service.own(
+            figures.rows, self.centre, self.budget.trained_s(time.monotonic())
+        )
         about = {
             "run": self.centre.run,
             "rule": self.centre.solver.rule,
@@ -486,7 +394,7 @@ class CoordinatorRole:
         return about | {"coordinator": row, "members": rows, "curves": self.learned.curves.lists()}
 
     async def _served_weights(self) -> Mapping[str, torch.Tensor]:
-        _, served = await self.service.own(self._weights)
+        _, served = await self.service.own(plain_and_served, self.centre.solver)
         return served
 
     async def _packed(self) -> bytes:

@@ -10,11 +10,10 @@ What is said to a stream that is gone is dropped: the next hello and welcome set
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from murmurate.core.batches.dealer import Take
-from murmurate.core.figures.learning import Learning
 from murmurate.core.partition.structure import Held, Structure
 from murmurate.core.staleness import Summary
 from murmurate.core.values.member_half import PushPace
@@ -26,14 +25,13 @@ from murmurate.errors import (
     RemoteProtocolError,
     SchemaMismatch,
 )
+from murmurate_coordinator.concerns import Concerns
 from murmurate_coordinator.members import (
     GRACE_S,
     RESTART_S,
     VACANT_S,
     Members,
-    MemberTally,
     Seat,
-    fruitless_most,
 )
 from murmurate_coordinator.session_words import Coming, Lines, NoRoom, Out, not_taken, said
 from murmurate_coordinator.solvers.effects import (
@@ -46,13 +44,6 @@ from murmurate_coordinator.solvers.effects import (
     Waits,
 )
 from murmurate_coordinator.solvers.protocol import Capacity, Solver
-from murmurate_coordinator.solvers.subnets.advisor import Advice, Advisor
-
-ADVISE_S = 2.0
-SILENT_S = 3.0
-"""A busy machine holds a process up for a second or two: that is no silence."""
-ADVICE_S = 60.0
-"""The same thing is not said again before."""
 
 
 class Sessions:
@@ -70,19 +61,12 @@ class Sessions:
         self.stopping = ""
         """Why it ends."""
         self.staleness = Summary()
-        self.learning = Learning()
-        """How the model learns, by the losses that its members tell."""
-        self._cautioned = False
-        self._fruitless = 0
-        """Pushes of numbers that are none, since the last one that was taken."""
         self.late = 0
         """Leases that were revoked because their owner was gone or frozen."""
         self._instance = instance
         self.digest = structure_digest(solver.structure)
         self._full_bytes = value_size(solver.structure, solver.structure.everything())
-        self._advisor = Advisor(solver, now, silent_s=SILENT_S)
-        self._advise_at = now
-        self._advised: dict[tuple[str, str], float] = {}
+        self.concerns = Concerns(solver, self.lines, now)
         self._checked = 0
         self._vacant_until: dict[str, float] = {}
         for name, capacity in solver.members.items():  # from a checkpoint: they will come back
@@ -264,7 +248,7 @@ class Sessions:
             return
         assert lease is not None
         assert isinstance(first, PushAccepted)
-        self._fruitless = 0
+        self.concerns.taken()
         self._count(seat, push, head, lease.held, now, first.staleness)
         self._carry_out(effects, now)
 
@@ -281,34 +265,10 @@ class Sessions:
         seat.pushed(now, self.solver.totals.pushes, staleness)
         tally.taken(push.steps, push.samples, seat.staleness)
         self.staleness.add(seat.staleness)
-        self._hear(tally, head.loss)
+        self.concerns.heard(tally, head.loss)
         seat.trains(self.part(held), push.steps, head.seconds, push.samples)
         if not seat.width and self.solver.follows_speed:
             self._follow_speeds()
-
-    def _hear(self, tally: MemberTally, loss: float) -> None:
-        """A member's training loss; one that was heard before tells nothing new."""
-        if not math.isnan(loss) and (not tally.losses or loss != tally.losses[-1]):
-            tally.losses.append(loss)
-            if not self._fruitless:
-                self._learns(loss)
-
-    def _learns(self, loss: float) -> None:
-        """Of subnets a loss may well rise when they are dealt anew."""
-        if self.solver.mode != "hub":
-            return
-        learning, instead = self.learning, self.solver.instead
-        learning.summed = bool(instead) and len(self.solver.members) > 1
-        learning.instead = instead
-        learning.note_loss(loss, self.solver.totals.steps)
-        self.lines.warnings += [each.text for each in learning.news()]
-
-    def _caution(self) -> None:
-        """What several members should know, once."""
-        if not self._cautioned and len(self.solver.members) > 1 and self.solver.leases:
-            self._cautioned = True
-            if caution := self.solver.caution:
-                self.lines.warnings.append(caution)
 
     def _follow_speeds(self) -> None:
         speeds = self.members.speeds()
@@ -329,8 +289,7 @@ class Sessions:
         if reason == Reason.OVER and seat.revoked:  # it was frozen, and woke up
             self._again(seat, now)
         elif reason == Reason.NOT_FINITE:  # it will not get well by itself
-            self._fruitless += 1
-            self._learns(math.nan)
+            self.concerns.not_finite()
             self._carry_out(self.solver.again(seat.name), now)
 
     def _again(self, seat: Seat, now: float) -> None:
@@ -351,7 +310,7 @@ class Sessions:
         seat.told(now, doing.steps)
         tally = self.members.tally(name)
         tally.samples_per_s, tally.wait_s = doing.samples_per_s, doing.wait_s
-        self._hear(tally, doing.loss)
+        self.concerns.heard(tally, doing.loss)
         if seat.revoked and moved and not self.stopping:
             self._again(seat, now)
 
@@ -385,20 +344,8 @@ class Sessions:
         self._carry_out(self.solver.tick(now), now)
         if wrong := self.solver.wrong():
             self.lines.warnings.append(wrong)
-        if now >= self._advise_at and not self.stopping:  # at the end all fall silent
-            self._advise_at = now + ADVISE_S
-            self.lines.warnings += [advice.sentence for advice in self._advice(now)]
-
-    def _advice(self, now: float) -> Iterator[Advice]:
-        for advice in self._advisor.news(now):
-            key = (advice.kind, advice.about)
-            if now >= self._advised.get(key, -math.inf) + ADVICE_S:
-                self._advised[key] = now
-                yield advice
-
-    def advice(self, now: float) -> list[Advice]:
-        """All that is not as it should be."""
-        return self._advisor.advice(now)
+        if not self.stopping:  # at the end all fall silent
+            self.concerns.advise(now)
 
     def stop(self, reason: str) -> None:
         """The last pushes come now. Who is away has as long as any other time: nobody waits for a
@@ -422,11 +369,6 @@ class Sessions:
     def awaited(self) -> int:
         """Members that may still push: those that are away for a moment too."""
         return sum(not seat.revoked for seat in self.members.seats.values())
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether all that members still push are numbers that are none: so are the weights."""
-        return self._fruitless >= fruitless_most(len(self.solver.members))
 
     def states(self) -> dict[str, int]:
         """How many members train, wait for units or the others, are away, or silent."""
@@ -464,8 +406,7 @@ class Sessions:
     # -- effects ---------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Sequence[Effect], now: float) -> None:
-        self._advisor.saw(now, effects)
-        self._caution()
+        self.concerns.saw(now, effects)
         if self.solver.plan != self._checked:
             self.solver.check()
             self._checked = self.solver.plan

@@ -68,3 +68,15 @@ class WholeModel:
         file = io.BytesIO()
         write_model(file, weights, self.tied, self.run)
         return file.getvalue()
+
+
+def plain_and_served(solver: Solver) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Copies of a solver's weights: as they are, and with zeros where nobody ever trained."""
+    plain = {name: value.clone() for name, value in solver.weights.items()}
+    if not solver.totals.pushes:
+        return plain, plain
+    served = {
+        name: plain[name] if value is solver.weights[name] else value
+        for name, value in solver.for_evaluation().items()
+    }
+    return plain, served

@@ -122,11 +122,11 @@ def test_numbers_that_are_none_for_ever_are_the_end() -> None:
     for _ in range(4):  # now and then one is no harm
         push(it, "m0", 1.0, math.nan)
         push(it, "m1", 1.0)
-    found = [it.hopeless]
+    found = [it.concerns.hopeless]
     for _ in range(5):
         for name in ("m0", "m1"):
             push(it, name, 1.0, math.nan)
-            found.append(it.hopeless)
+            found.append(it.concerns.hopeless)
     assert found == [False] * 10 + [True]
     [line] = it.lines.warnings
     assert line.startswith("the loss is no number any more")
