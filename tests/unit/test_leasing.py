@@ -127,13 +127,13 @@ def test_without_a_number_of_steps_it_pushes_when_the_last_push_is_done() -> Non
     assert not it.nothing_to_train()
     assert not it.wants_push()
     it.taken(wire.Taken(lease=5, version=1))
-    it._next_at = 100.0  # the pace
+    it._pace.next_at = 100.0  # the pace
     assert not it.stepped(8, 0.5, 99.0)  # nothing to do after it
     assert it.stepped(8, 0.5, 100.0)
     push = pushed(it)
     assert (push.version, push.steps) == (2, 4)  # all of the lease
     it.taken(wire.Taken(lease=5, version=2))
-    it._next_at = 0.0
+    it._pace.next_at = 0.0
     assert not it.wants_push()  # nothing new
     assert it.settled()
 
@@ -241,7 +241,7 @@ def test_a_coordinator_that_came_back_from_an_old_checkpoint_gets_everything() -
     pushed(it)
     it.taken(wire.Taken(lease=5, version=1))
     back(it, True, 0)
-    it._next_at = 0.0
+    it._pace.next_at = 0.0
     push = pushed(it)
     assert (push.version, push.steps) == (1, 2)
 
@@ -285,7 +285,7 @@ def test_refusals() -> None:
     assert it.lease is not None
     assert it.lease.version == 1
     steps(it, 1)
-    it._next_at = 0.0
+    it._pace.next_at = 0.0
     pushed(it)
     it.not_taken(wire.NotTaken(lease=5, version=2, reason="future"))
     assert renewed

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from murmurate.core.figures.counters import Tally
 from murmurate.core.partition.structure import Structure
-from murmurate.core.values.member_half import RULES_OF, TURNS, Down, MemberHalf, PushPace, pipelined
+from murmurate.core.values.member_half import TURNS, Down, MemberHalf, PushPace
 from murmurate.edge.net import coordinator_wire as wire
 from murmurate.edge.net.coordinator_link import lasting
 from murmurate.edge.net.subnet_values import Incoming, Outgoing, Values, decode_held
@@ -29,15 +29,11 @@ from murmurate.errors import (
 )
 from murmurate.training.held_lease import Gift, HeldLease
 from murmurate.training.push_pipeline import PushPipeline
+from murmurate.training.unasked_pace import UnaskedPace
+from murmurate.training.welcome import half_asked_for
 
 log = logging.getLogger("murmurate")
 
-SHARE = 0.001
-"""Of the time goes into a push nobody asked for (a rule without a number of steps), as far as this
-program sees it: gRPC's threads, the coordinator, and training that finds its caches cold take some
-five times as much (measured)."""
-PACE_MAX_S = 5.0
-"""… but so often they come: who is silent for longer is taken to be gone."""
 BAD_PUSHES_MAX = 10
 """Pushes in a row whose values cannot be used, before it is an error."""
 RENEW_S = 2.0
@@ -105,8 +101,7 @@ class Leasing:
         self._queued: tuple[wire.Return, Values] | None = None
         self._on_its_way: wire.Return | None = None
         """The push that has no answer yet."""
-        self._copied_s = self._began_s = 0.0
-        self._put_at = self._next_at = 0.0
+        self._pace = UnaskedPace()
         self._bad = 0
         self._without_since: float | None = None
         self._arriving = False
@@ -141,7 +136,7 @@ class Leasing:
                 and self.half.every is PushPace.WHEN_IN
                 and lease.valid
                 and not self.stopped
-                and (now < self._next_at or not self.connected)
+                and not (self.connected and self._pace.due(now))
             )
 
     def wants_push(self, *, all_of_it: bool = False) -> bool:
@@ -159,7 +154,7 @@ class Leasing:
                 return False
             if self.half.every is PushPace.AFTER_STEPS:
                 return lease.steps - lease.pushed >= self.steps
-            return time.monotonic() >= self._next_at
+            return self._pace.due(time.monotonic())
 
     def put(self, values: Values, copied_s: float) -> None:
         """A push of the lease as it is now: these values, which nobody changes any more.
@@ -182,7 +177,7 @@ class Leasing:
                 self._pipeline.put(push, values)
             else:
                 self._queued = push, values
-            self._copied_s, self._put_at = copied_s, time.monotonic()
+            self._pace.put(copied_s, time.monotonic())
             lease.pushed = lease.steps
             lease.done = self.half.waits
             self.tally.published += 1
@@ -254,21 +249,7 @@ class Leasing:
             return replace(self._hello, lease=lease.number, lease_version=lease.version)
 
     def welcomed(self, welcome: wire.WorkWelcome) -> None:
-        if welcome.run != self._hello.run:
-            raise SchemaMismatch(
-                f"the coordinator assembles run {welcome.run!r}, this is {self._hello.run!r}"
-            )
-        mode, rules = welcome.mode or "ist", RULES_OF[self._hello.mode]
-        if mode != self._hello.mode:
-            raise SchemaMismatch(
-                f"the coordinator is of mode {mode!r}, this member of {self._hello.mode!r}"
-            )
-        half = rules.get(welcome.rule)
-        if half is None:
-            raise SchemaMismatch(
-                f"the coordinator's rule is {welcome.rule!r}, this member knows {', '.join(rules)}"
-            )
-        half = pipelined(half) if welcome.pipelined else half
+        half = half_asked_for(self._hello, welcome)
         with self.news:
             self.connected = self.ever = True
             self.rule, self.half, self.steps = welcome.rule, half, welcome.steps
@@ -313,7 +294,7 @@ class Leasing:
                 return None
             push, values = queued
             self._on_its_way = None if self.half.pipelined else push
-            self._began_s = time.thread_time()
+            self._pace.begun()
         outgoing = Outgoing(self._structure, values)  # not in the training thread: copies
         size = outgoing.value_bytes
         self.sent_bytes += size
@@ -417,8 +398,7 @@ class Leasing:
     def _answered(self) -> None:
         """The next push nobody asked for comes so late that they cost a small part of the time."""
         if self._on_its_way is not None:
-            cost_s = self._copied_s + time.thread_time() - self._began_s
-            self._next_at = self._put_at + min(cost_s / SHARE, PACE_MAX_S)
+            self._pace.answered()
         self._on_its_way = None
 
     def waits(self, sentence: str) -> None:

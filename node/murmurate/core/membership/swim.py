@@ -48,8 +48,6 @@ NACK_SHARE = 0.8
 """Of the probe timeout: a helper's «no answer» must arrive before the asker gives up."""
 
 _ACCUSED = frozenset((SUSPECT, DEAD))
-
-
 _LAN = Timing()
 
 
@@ -357,7 +355,8 @@ class Membership(Beliefs):
         self._apply(self._saying(member, SUSPECT))
 
     def _answered(self, name: str) -> None:
-        if not self._probes.pop(name).indirect and self.health:
+        probe = self._probes.pop(name)
+        if not probe.indirect and self.health:
             self.health -= 1
 
     def _proof(self, sender: str) -> None:
