@@ -25,7 +25,7 @@ from murmurate.edge.net.grpc_terms import describe
 from murmurate.edge.net.pieces import PieceSize
 from murmurate.edge.net.subnet_values import Incoming, Outgoing, decode_held, structure_digest
 from murmurate.edge.net.transport import Limits
-from murmurate.training import leasing
+from murmurate.training import unasked_pace
 from murmurate.training.member import Member
 from murmurate_coordinator.figures import description
 from murmurate_coordinator.names import RULES
@@ -512,7 +512,7 @@ class Worker(threading.Thread):
 @pytest.mark.parametrize("rule", RULES)
 def test_real_members_train_under_every_rule(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step that was pushed is counted, and all of the last ones are in."""
-    monkeypatch.setattr(leasing, "SHARE", 0.1)  # pushes are waited for, and come soon
+    monkeypatch.setattr(unasked_pace, "SHARE", 0.1)  # pushes are waited for, and come soon
 
     async def run() -> None:
         async with serving(rule, founders=3) as service:
@@ -540,7 +540,7 @@ def test_real_members_train_under_every_rule(rule: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("rule", ["once", "async"])
 def test_members_come_and_go(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leasing, "SHARE", 0.1)  # pushes are waited for, and come soon
+    monkeypatch.setattr(unasked_pace, "SHARE", 0.1)  # pushes are waited for, and come soon
 
     async def run() -> None:
         async with serving(rule, founders=2) as service:

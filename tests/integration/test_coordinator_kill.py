@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from murmurate import workloads
 from murmurate.edge.net.credentials import PLAINTEXT
 from murmurate.programs.cli.main import main
-from murmurate.training import leasing
+from murmurate.training import unasked_pace
 from murmurate.training.member import Member
 from murmurate.workloads import DataShare, Split
 
@@ -150,7 +150,7 @@ def port() -> int:
 def test_killed_and_started_again_it_goes_on_and_no_step_is_lost(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "SHARE", 0.1)  # pushes are waited for, and come soon
+    monkeypatch.setattr(unasked_pace, "SHARE", 0.1)  # pushes are waited for, and come soon
     first = Coordinator(tmp_path, port, "--founders", "2")
     workers = [Worker(f"127.0.0.1:{port}", k) for k in range(2)]
     try:

@@ -21,7 +21,7 @@ import murmurate
 import murmurate_coordinator.sessions
 from murmurate.core.partition import analyse, cut, load, part_of, weights_of
 from murmurate.errors import ConfigError, LocalProtocolError, PeerUnavailable, SchemaMismatch
-from murmurate.training import leasing
+from murmurate.training import unasked_pace
 from murmurate.training.member import Member
 
 PATIENCE_S = 60.0
@@ -237,7 +237,7 @@ def test_sigterm_ends_the_loop_in_order() -> None:
 def test_values_that_are_not_finite_are_replaced_and_then_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leasing, "SHARE", 1.0)  # push as often as one can: ten come soon
+    monkeypatch.setattr(unasked_pace, "SHARE", 1.0)  # push as often as one can: ten come soon
     with Coordinator("async") as it:
         member, optimizer = joined(it, "one")
         with pytest.raises(LocalProtocolError, match="10 pushes in a row"), member:  # noqa: PT012
