@@ -16,7 +16,8 @@ from murmurate.core.codecs.codec import Encoder
 from murmurate.core.codecs.following import OneCodec
 from murmurate.core.intervals import Runs
 from murmurate.core.layout import Layout
-from murmurate.core.message import Delta, parts_of
+from murmurate.core.message import parts_of
+from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.core.publishing.plain import Plain
 from murmurate.core.publishing.rule import Making, PublishingRule, Span
 from murmurate.core.publishing.shared import Shared
@@ -64,27 +65,18 @@ class Background:
     def members_live(self) -> int:
         return 2
 
-    def commit(
-        self,
-        update: Delta,
-        context: Clock,
-        compute_s: float,
-        worth: int = 1,
-        batches: Runs = (),
-        *,
-        written: bool = False,
-    ) -> None:
+    def commit(self, update: OwnUpdate) -> None:
         added = torch.zeros(SIZE)
-        if isinstance(update, torch.Tensor):
-            added += update
+        if isinstance(update.delta, torch.Tensor):
+            added += update.delta
         else:
-            for part in parts_of(update):
+            for part in parts_of(update.delta):
                 part.add_to(added)
         if not bool(torch.isfinite(added).all()):
             raise LocalProtocolError("not finite")
         self.weights += added
         self.committed.append(added)
-        self.worth.append(worth)
+        self.worth.append(update.worth)
 
     def waiting(self) -> list[Any]:
         return list(self.inbox)
@@ -279,9 +271,9 @@ class Aging(Background):
             clock.add(Dot("b", 1, seq))
         return clock
 
-    def commit(self, update: Delta, context: Clock, *rest: Any, **more: Any) -> None:
-        super().commit(update, context, *rest, **more)
-        self.contexts.append(len(context))
+    def commit(self, update: OwnUpdate) -> None:
+        super().commit(update)
+        self.contexts.append(len(update.context))
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -14,6 +14,7 @@ from murmurate.core.clock import Clock
 from murmurate.core.figures.progress import Progress
 from murmurate.core.layout import Layout, TensorSpec
 from murmurate.core.message import Snapshot, SnapshotRequest
+from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.edge.net.transport import Ears
 from murmurate.edge.net.wire import PROTOCOL_VERSION, Description, Hello, PushHead
 from murmurate.edge.runtime.node_state import Settings
@@ -159,12 +160,12 @@ def test_who_greets_is_met(runtime: Runtime, post: Post) -> None:
 
 def test_an_update_is_in_weights_clock_and_figures(runtime: Runtime) -> None:
     port = runtime.training
-    port.commit(torch.ones(4), port.context(), 0.1)
+    port.commit(OwnUpdate(torch.ones(4), port.context(), 0.1))
     assert port.weights.tolist() == [1.0] * 4
     assert len(port.context()) == 1
     assert runtime.figures.progress().published == 1
     with pytest.raises(LocalProtocolError):
-        port.commit(torch.full((4,), float("nan")), port.context(), 0.1)
+        port.commit(OwnUpdate(torch.full((4,), float("nan")), port.context(), 0.1))
     assert port.whole
     assert runtime.figures.progress().published == 1
 
@@ -180,7 +181,7 @@ def test_an_earlier_word_of_another_is_no_news(runtime: Runtime) -> None:
 def test_who_asks_gets_a_snapshot_and_my_progress_before_it(runtime: Runtime, post: Post) -> None:
     ears, port = runtime.ears, runtime.training
     ears.greet(hello(runtime))
-    port.commit(torch.ones(4), port.context(), 0.1)
+    port.commit(OwnUpdate(torch.ones(4), port.context(), 0.1))
     on_loop(runtime, lambda: ears.received("b", SnapshotRequest(), lambda: None))
     post.wait_for(lambda: bool(post.carried))
     ((to, snapshot),) = post.carried
@@ -232,7 +233,7 @@ def test_what_is_said_at_the_end_is_told(runtime: Runtime) -> None:
 
 def test_the_clock_of_an_instant_is_a_copy(runtime: Runtime) -> None:
     before = runtime.training.context()
-    runtime.training.commit(torch.ones(4), before, 0.1)
+    runtime.training.commit(OwnUpdate(torch.ones(4), before, 0.1))
     assert before == Clock()
     assert runtime.training.context() != before
 

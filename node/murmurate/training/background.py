@@ -8,7 +8,7 @@ import torch
 
 from murmurate.core.clock import Clock
 from murmurate.core.intervals import Runs
-from murmurate.core.message import Delta
+from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 
 
@@ -29,16 +29,7 @@ class Background(Protocol):
     def gives_snapshot(self) -> bool: ...
     def life(self) -> LifeNow: ...
     def members_live(self) -> int: ...
-    def commit(
-        self,
-        update: Delta,
-        context: Clock,
-        compute_s: float,
-        worth: int = 1,
-        batches: Runs = (),
-        *,
-        written: bool = False,
-    ) -> None: ...
+    def commit(self, update: OwnUpdate) -> None: ...
     def waiting(self) -> list[Any]: ...
     def fold(self, count: int) -> Folds: ...
     def step_taken_back(self) -> None: ...

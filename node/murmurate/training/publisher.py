@@ -21,6 +21,7 @@ from murmurate.core.codecs.codec import Encoder, part_in, place_of
 from murmurate.core.codecs.following import Coding, OneCodec
 from murmurate.core.layout import Layout
 from murmurate.core.message import Delta, Push, restores
+from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.core.publishing.rhythm import Rhythm
 from murmurate.core.publishing.rule import PublishingRule
 from murmurate.core.publishing.turns import Turns
@@ -247,7 +248,7 @@ class Publisher:
             seconds = time.monotonic() - started
             worth = max(1, steps // self.every)
             batches = self.source.batches() if self.source is not None else ()
-            self._background.commit(update, context, seconds, worth, batches)
+            self._background.commit(OwnUpdate(update, context, seconds, worth, batches))
         except LocalProtocolError as error:
             self._undo(error)
             return False
@@ -335,7 +336,7 @@ class Publisher:
             load()
             change = self.placed.gained(ALL)
             self.statistics.written(change, background.weights)
-            background.commit(change, background.context(), 0.0, written=True)
+            background.commit(OwnUpdate(change, background.context(), written=True))
             self._restored()
         finally:
             self.statistics.adopt(background.weights)

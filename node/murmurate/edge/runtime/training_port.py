@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from murmurate.core.batches.held import HeldBatches, runs_union
-from murmurate.core.intervals import Runs, runs_common, runs_size
+from murmurate.core.intervals import runs_common, runs_size
 from murmurate.core.message import Push, restores
 from murmurate.edge.runtime.others_port import LEVEL_UPDATES, OthersPort
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import torch
 
     from murmurate.core.clock import Clock
-    from murmurate.core.message import Delta
     from murmurate.core.publishing.likeness import Likeness
+    from murmurate.core.publishing.own_update import OwnUpdate
     from murmurate.edge.disk.checkpoint import Checkpoint
     from murmurate.edge.runtime.counting import Counting
     from murmurate.edge.runtime.lives import NodeLives
@@ -169,33 +169,27 @@ class TrainingPort:
         """Whether a newcomer is getting a large snapshot right now."""
         return self._giving.busy()
 
-    def commit(
-        self,
-        update: Delta,
-        context: Clock,
-        compute_s: float,
-        worth: int = 1,
-        batches: Runs = (),
-        *,
-        written: bool = False,
-    ) -> None:
-        """Publish an update that is not in the flat weights yet. `worth`: of so many updates, had
-        there been room for each; `batches`: of a generator, that it was computed on; `written`: no
-        step made it, weights were restored. `LocalProtocolError`: it cannot be used, nothing has
-        changed."""
+    def commit(self, update: OwnUpdate) -> None:
+        """Publish it. `LocalProtocolError`: it cannot be used, nothing has changed."""
         state, likeness = self._state, self.likeness
         if likeness is not None:
-            if written:
+            if update.written:
                 likeness.forget()
             likeness.arrived(state.weights)
         with state.lock:
             self._see_level()
-            state.driver.publish(update, context, time.monotonic(), batches, written=written)
+            state.driver.publish(
+                update.delta,
+                update.context,
+                time.monotonic(),
+                update.batches,
+                written=update.written,
+            )
             state.weights = state.peer.replica.weights  # not always the same buffer
-            state.tally.publish(compute_s)
+            state.tally.publish(update.compute_s)
             state.outlook.make(time.time())
-            if not written:
-                state.pace.made(compute_s / worth)
+            if not update.written:
+                state.pace.made(update.compute_s / update.worth)
             state.demand.thread = threading.get_native_id()
             self._pump.made()
         if likeness is not None and likeness.published(state.weights):

@@ -18,10 +18,10 @@ from murmurate.core.driver import Driver, Life, Seen
 from murmurate.core.effect import Applied, Drop, Verdict
 from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.gossip.protocol import GossipPeer
-from murmurate.core.intervals import Runs
 from murmurate.core.layout import Layout
-from murmurate.core.message import Delta, Push, Snapshot
+from murmurate.core.message import Push, Snapshot
 from murmurate.core.publishing.likeness import Likeness
+from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.core.values.slowness import Slowness
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 from murmurate.errors import PromiseBroken
@@ -106,19 +106,12 @@ class VirtualBackground:
     def members_live(self) -> int:
         return len(self._node.peer.membership.live())
 
-    def commit(
-        self,
-        update: Delta,
-        context: Clock,
-        compute_s: float,
-        worth: int = 1,
-        batches: Runs = (),
-        *,
-        written: bool = False,
-    ) -> None:
+    def commit(self, update: OwnUpdate) -> None:
         node, now = self._node, self._world.now
         node.likeness.arrived(self.weights)
-        node.driver.publish(update, context, now, batches, written=written)
+        node.driver.publish(
+            update.delta, update.context, now, update.batches, written=update.written
+        )
         node.figures.published += 1
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)
