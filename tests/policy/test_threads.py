@@ -16,6 +16,8 @@ MAY = (
     "node/murmurate/edge",
     "node/murmurate/programs",
     "coordinator/murmurate_coordinator/program.py",
+    "coordinator/murmurate_coordinator/checkpoint_writing.py",  # the program's, in its pool
+    "coordinator/murmurate_coordinator/evaluations.py",
     "coordinator/murmurate_coordinator/service.py",  # the one thread that owns the sessions
 )
 STARTERS = {

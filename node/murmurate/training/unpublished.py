@@ -14,7 +14,7 @@ from murmurate.core.clock import Clock
 from murmurate.core.publishing.turns import Turns
 
 
-class Taken(NamedTuple):
+class TakenSteps(NamedTuple):
     """The steps that go into an update."""
 
     steps: int
@@ -61,12 +61,12 @@ class UnpublishedSteps:
         if not self.steps:
             self._context, self.started = context, now
 
-    def take(self, *, in_parts: bool) -> Taken:
+    def take(self, *, in_parts: bool) -> TakenSteps:
         """Those of the next update, which count no more, whatever comes of it. `in_parts`: of the
         part whose turn it is, which keeps them until it is said to be published."""
-        taken = Taken(self.steps, self._context, self.started)
+        taken = TakenSteps(self.steps, self._context, self.started)
         if in_parts and self.turns is not None:
-            taken = Taken(self.turns.steps, self.turns.context, self.turns.started)
+            taken = TakenSteps(self.turns.steps, self.turns.context, self.turns.started)
         self.steps = 0
         return taken
 
