@@ -162,7 +162,10 @@ def test_alone_a_codec_changes_nothing_in_the_end() -> None:
             node.step()
         assert node.swarm.settle()
         results.append(node.weights())
-        assert torch.equal(flat(node), node.weights())
+        if codec == "fp32":  # w + (p - w) is rounded where several steps are in one update
+            torch.testing.assert_close(flat(node), node.weights(), rtol=1e-6, atol=1e-9)
+        else:
+            assert torch.equal(flat(node), node.weights())
         node.swarm.leave(timeout_s=0.2)
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
