@@ -3,7 +3,8 @@
 Tests with real processes are one group: one worker runs them, one after the other, so that they
 never disturb each other. Tests with real sockets inside one process, which mostly wait, are another
 group with a worker of its own. The rest needs no quiet machine: it is computed when the two groups
-leave a core idle, at the lowest priority, and by all workers when the groups are through. Without
+leave a core idle, at the lowest priority, and by all workers when the groups are through; test by
+test, but for files whose tests all look at the same manifests, which are rendered once. Without
 workers (`pytest tests/unit/test_clock.py`) nothing here has an effect.
 """
 
@@ -24,14 +25,20 @@ PROCESSES = (HERE / "integration", HERE / "k8s", HERE / "chaos")
 SOCKETS = {
     HERE / "integration" / f"test_{name}.py"
     for name in (
-        *("batch_norm", "catching_up", "clean_end", "codec", "coordinator"),
+        *("batch_norm", "catching_up", "clean_end", "codec", "constraining", "coordinator"),
         *("generator", "grpc_transport", "late_join", "member", "metrics"),
-        *("mistakes", "moments", "names", "restoring", "shared"),
+        *("mistakes", "moments", "names", "restoring", "session", "shared"),
         *("shared_loops", "streams", "transport_conformance", "turns", "two_swarms"),
         *("two_way_links", "unequal_speeds", "whole_swarm"),
     )
 }
-"""… but for these, which have threads and connections to themselves only."""
+"""… but for these, which have threads and connections to themselves only (one test of `session`
+starts one child) …"""
+RENDERED = {
+    HERE / "k8s" / f"test_{name}.py"
+    for name in ("chart", "docs", "manifests", "pod_security", "schemas")
+}
+"""… and for these, which read files and what kubectl and helm make of them."""
 
 if WORKER:
     # A worker has less than the machine, whose cores torch counts when it is loaded.
@@ -42,6 +49,8 @@ def group_of(path: Path) -> str | None:
     """The name of the group whose worker runs the tests of a file; none: any worker does."""
     if path in SOCKETS:
         return "sockets"
+    if path in RENDERED:
+        return None
     return "processes" if any(folder in path.parents for folder in PROCESSES) else None
 
 
@@ -52,7 +61,9 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(self.config.rootpath / nodeid.partition("::")[0]) or nodeid
+        file = nodeid.partition("::")[0]
+        path = self.config.rootpath / file
+        return group_of(path) or (file if path in RENDERED else nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)  # there may be no xdist: `pytest -p no:xdist`
