@@ -239,8 +239,10 @@ def _train(
             optimizer.step()
             swarm.log(samples=16, loss=loss.item())
             time.sleep(pause_s)
-            if connection.poll(0) and connection.recv() == "finish":
-                break
+            if connection.poll(0):
+                if (word := connection.recv()) == "finish":
+                    break
+                tell(word)  # that is how somebody asks how far it is
         swarm.finish(WAIT_S / 2)
         tell("done", weights=swarm.weights().tolist())
         connection.recv()

@@ -206,7 +206,10 @@ def test_a_sigterm_leaves_a_last_checkpoint(tmp_path: Path) -> None:
     node = Process("n0", tmp_path / "n0", checkpoint_s=1000.0)
     with ended(node):
         joined = node.hear("joined")  # the first checkpoint may be saved before, and not told
-        time.sleep(1.0)
+        step = joined.step
+        while step < joined.step + 10:
+            node.tell("here")
+            step = node.hear("here").step
         os.kill(node.process.pid or 0, signal.SIGTERM)
         node.process.join(WAIT_S)
         node.drain()
