@@ -17,6 +17,7 @@ import torch
 
 from murmurate_coordinator.solvers.effects import GiveLease
 from murmurate_coordinator.solvers.hub.async_msgd import AsyncMomentum
+from murmurate_coordinator.solvers.hub.owned_tensors import put, taken
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import Json, Lease
 
@@ -57,17 +58,8 @@ class DelayCompensated(AsyncMomentum):
 
     def _save(self, tensors: dict[str, torch.Tensor], about: Json) -> None:
         super()._save(tensors, about)
-        about["squares"] = owners = sorted(self._squares)
-        for k, owner in enumerate(owners):
-            own = self._squares[owner]
-            tensors.update({f"square/{k}/{name}": v.clone() for name, v in own.items()})
+        about["squares"] = put(tensors, "square", dict(sorted(self._squares.items())))
 
     def _load(self, tensors: Values, about: Json) -> None:
         super()._load(tensors, about)
-        for k, owner in enumerate(about["squares"]):
-            prefix = f"square/{k}/"
-            self._squares[str(owner)] = {
-                name.removeprefix(prefix): value.clone()
-                for name, value in tensors.items()
-                if name.startswith(prefix)
-            }
+        self._squares.update(taken(tensors, "square", about["squares"]))

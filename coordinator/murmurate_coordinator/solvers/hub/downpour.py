@@ -23,6 +23,7 @@ import torch
 
 from murmurate_coordinator.solvers.effects import Effect, MemberPush
 from murmurate_coordinator.solvers.hub.hub import HubSolver
+from murmurate_coordinator.solvers.hub.owned_tensors import put, taken
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import Json, Lease
 
@@ -93,15 +94,11 @@ class Downpour(HubSolver):
     def _save(self, tensors: dict[str, torch.Tensor], about: Json) -> None:
         super()._save(tensors, about)
         about["pulled"] = list(self._pulled.items())
-        about["accrued"] = [[name, self._count[name]] for name in self._accrued]
-        for k, values in enumerate(self._accrued.values()):
-            tensors.update({f"accrued/{k}/{key}": value.clone() for key, value in values.items()})
+        owners = put(tensors, "accrued", self._accrued)
+        about["accrued"] = [[name, self._count[name]] for name in owners]
 
     def _load(self, tensors: Values, about: Json) -> None:
         super()._load(tensors, about)
         self._pulled = {int(number): int(steps) for number, steps in about["pulled"]}
-        for k, (name, count) in enumerate(about["accrued"]):
-            self._count[str(name)] = int(count)
-            self._accrued[str(name)] = {
-                key: tensors[f"accrued/{k}/{key}"].clone() for key in self.weights
-            }
+        self._accrued.update(taken(tensors, "accrued", [name for name, _ in about["accrued"]]))
+        self._count.update({str(name): int(count) for name, count in about["accrued"]})

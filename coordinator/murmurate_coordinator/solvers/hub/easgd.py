@@ -16,6 +16,7 @@ import torch
 
 from murmurate_coordinator.solvers.effects import MemberPush
 from murmurate_coordinator.solvers.hub.elastic import ElasticHub
+from murmurate_coordinator.solvers.hub.owned_tensors import put, taken
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import Json, Lease
 
@@ -61,14 +62,9 @@ class Easgd(ElasticHub):
     def _save(self, tensors: dict[str, torch.Tensor], about: Json) -> None:
         super()._save(tensors, about)
         about["turns"] = list(self._turns)
-        about["early"] = list(self._early)
-        for k, values in enumerate(self._early.values()):
-            tensors.update({f"early/{k}/{key}": value.clone() for key, value in values.items()})
+        about["early"] = put(tensors, "early", self._early)
 
     def _load(self, tensors: Values, about: Json) -> None:
         super()._load(tensors, about)
         self._turns = [str(name) for name in about["turns"]]
-        self._early = {
-            str(name): {key: tensors[f"early/{k}/{key}"].clone() for key in self.weights}
-            for k, name in enumerate(about["early"])
-        }
+        self._early = taken(tensors, "early", about["early"])

@@ -19,6 +19,7 @@ import torch
 from murmurate.errors import PromiseBroken
 from murmurate_coordinator.solvers.effects import MemberPush
 from murmurate_coordinator.solvers.hub.hub import HubSolver
+from murmurate_coordinator.solvers.hub.owned_tensors import put, taken
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import Json, Lease
 
@@ -86,16 +87,8 @@ class AsyncFedAvg(HubSolver):
 
     def _save(self, tensors: dict[str, torch.Tensor], about: Json) -> None:
         super()._save(tensors, about)
-        about["last"] = list(self._last)
-        for k, own in enumerate(self._last.values()):
-            tensors.update({f"own/{k}/{name}": value.clone() for name, value in own.items()})
+        about["last"] = put(tensors, "own", self._last)
 
     def _load(self, tensors: Values, about: Json) -> None:
         super()._load(tensors, about)
-        for k, owner in enumerate(about["last"]):
-            prefix = f"own/{k}/"
-            self._last[str(owner)] = {
-                name.removeprefix(prefix): value.clone()
-                for name, value in tensors.items()
-                if name.startswith(prefix)
-            }
+        self._last.update(taken(tensors, "own", about["last"]))
