@@ -402,6 +402,32 @@ def reborn(case: str, solver: Solver) -> Solver:
     return restore(again, solver.structure, rng, steps=J, founders=1, **kind(case))
 
 
+@pytest.mark.parametrize(
+    ("rule", "told", "steps", "prefix"),
+    [
+        ("dc", {"dc_adaptive": True}, J, "square/0/"),
+        ("downpour", {"pull": J}, 2 * J, "accrued/0/"),
+        ("easgd", {}, J, "early/0/"),
+        ("fedavg-async", {}, J, "own/0/"),
+    ],
+)
+def test_what_a_rule_keeps_of_each_member_comes_back(
+    rule: str, told: dict[str, Any], steps: int, prefix: str
+) -> None:
+    settings: dict[str, Any] = {"mode": "hub", "settings": HubSettings(lr=0.3, **told)}
+    rng = np.random.default_rng(0)
+    solver = new_solver(rule, WHOLE, weights_of(MODEL), rng, steps=steps, **settings)
+    members = Members(solver)
+    members.join("a", "b", "c")
+    members.push("c")  # it is not its turn, and it is half of what is waited for
+    before = solver.state()
+    assert any(name.startswith(prefix) for name in before.tensors)
+    saved = save(solver)
+    file = SavedSolver(dict(saved.tensors), json.loads(json.dumps(saved.about)))
+    again = restore(file, WHOLE, np.random.default_rng(9), steps=steps, founders=1, **settings)
+    assert same(before.tensors, again.state().tensors)
+
+
 @every_solver
 def test_after_a_restart_it_goes_on_as_it_would_have(rule: str) -> None:
     members = seated(rule, "a", "b", "c")
@@ -415,6 +441,9 @@ def test_after_a_restart_it_goes_on_as_it_would_have(rule: str) -> None:
     assert (old.members, list(old.leases)) == (new.members, list(new.leases))
     assert old.coverage() == new.coverage()
     assert old.shared == new.shared
+    before, after = old.state(), new.state()
+    assert same(before.tensors, after.tensors)
+    assert json.dumps(before.about | {"next": 0}) == json.dumps(after.about | {"next": 0})
     twin.given, twin.version = dict(members.given), dict(members.version)
     twin.values = {n: {k: v.clone() for k, v in own.items()} for n, own in members.values.items()}
     twin.done = set(members.done)
