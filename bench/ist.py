@@ -9,12 +9,10 @@ model that the coordinator has assembled.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+import centre
 import crew
 import numpy as np
 import torch
@@ -28,7 +26,6 @@ SLOW_S = (0.0, 0.0, 0.02, 0.02)
 MEMBERS = len(WIDTHS)
 BATCH, STEPS = 64, 10
 GOAL = 0.95
-LEFT_S = 30.0
 
 
 def model() -> nn.Module:
@@ -59,7 +56,7 @@ def _stepper(net: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> Cal
 
 def silent(shared: Shared, rank: int) -> dict[str, Any]:
     if rank == MEMBERS:
-        return _still(shared)
+        return centre.stays_out(shared)
     from murmurate.core.partition import analyse, cut, deal
 
     whole = model()
@@ -67,11 +64,6 @@ def silent(shared: Shared, rank: int) -> dict[str, Any]:
     subnet = cut(whole, structure, deal(structure, WIDTHS, np.random.default_rng(0))[rank])
     step = _stepper(subnet, torch.optim.SGD(subnet.parameters(), lr=0.01), rank)
     return crew.timed(shared, rank, step)
-
-
-def _still(shared: Shared) -> dict[str, Any]:
-    shared.line_up()
-    return {"samples_per_s": 0.0, "cpu_s": 0.0}
 
 
 def member(shared: Shared, rank: int) -> dict[str, Any]:
@@ -94,7 +86,7 @@ def member(shared: Shared, rank: int) -> dict[str, Any]:
     )
     result: dict[str, Any] = crew.timed(shared, rank, _stepper(swarm.model, optimizer, rank))
     wait_s = swarm.tally.wait_s
-    swarm.leave(LEFT_S)
+    swarm.leave(centre.LEFT_S)
     return result | {
         "made": swarm.steps,
         "lost": swarm.steps_lost,
@@ -107,9 +99,6 @@ def member(shared: Shared, rank: int) -> dict[str, Any]:
 
 def coordinator(shared: Shared) -> dict[str, Any]:
     from murmurate.core.partition import analyse, weights_of
-    from murmurate.edge.net.credentials import PLAINTEXT
-    from murmurate_coordinator.service import CoordinatorService
-    from murmurate_coordinator.sessions import Sessions
     from murmurate_coordinator.solvers.table import new_solver
 
     whole = model()
@@ -121,36 +110,7 @@ def coordinator(shared: Shared) -> dict[str, Any]:
         steps=STEPS,
         founders=MEMBERS,
     )
-    loop: asyncio.AbstractEventLoop
-    over = asyncio.Event()
-
-    async def serve() -> None:
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-        now = time.monotonic()
-        service = CoordinatorService(
-            "127.0.0.1:0",
-            Sessions(solver, run="bench", instance="bench", now=now),
-            credentials=PLAINTEXT,
-        )
-        await service.start()
-        for _ in range(MEMBERS):
-            shared.addresses.put(service.address)
-        await over.wait()
-        await service.stop()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    shared.line_up()
-    cpu = time.process_time()
-    time.sleep(shared.task.seconds)
-    used = time.process_time() - cpu
-    deadline = time.monotonic() + LEFT_S
-    while solver.members and time.monotonic() < deadline:
-        time.sleep(0.02)
-    loop.call_soon_threadsafe(over.set)
-    thread.join()
-    return {"samples_per_s": 0.0, "cpu_s": used, "steps_in": solver.totals.steps}
+    return centre.serve(shared, solver, MEMBERS)
 
 
 ACTS: dict[str, crew.Act] = {"silent": silent, "async": member, "once": member}
@@ -165,14 +125,14 @@ def repetition(contender: str, seconds: float) -> dict[str, Any]:
         warm_up=STEPS,
         slow_s=SLOW_S,
     )
-    *members, centre = crew.run(ACTS[contender], Shared(task))
+    *members, hub = crew.run(ACTS[contender], Shared(task))
     if contender != "silent":
         made = sum(each["made"] - each["lost"] for each in members)
-        assert centre["steps_in"] == made, f"{contender}: {centre['steps_in']} of {made} are in"
+        assert hub["steps_in"] == made, f"{contender}: {hub['steps_in']} of {made} are in"
     return {
         "samples_per_s": sum(each["samples_per_s"] for each in members),
-        "centre_cpu": centre["cpu_s"] / seconds,
-        "foreign": crew.foreign([*members, centre]),
+        "centre_cpu": hub["cpu_s"] / seconds,
+        "foreign": crew.foreign([*members, hub]),
         "ranks": members,
     }
 

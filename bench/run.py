@@ -14,6 +14,8 @@ scrape     what it costs to be watched by Prometheus
 ist ist_memory
            four unequal members of a coordinator, against the same four in silence; a member that
            may not hold the model
+hub        four members of a hub, a push every step, against the same four in silence
+asleep     one of four sleeps 90 ms a step: what is left of the samples, under each rule
 codec      what the codecs cost (bench/codec.py)
 generator  batches from a generator, against data of one's own
 converge   does adding peers help? In virtual time, for hours: only if it is named; it goes on where
@@ -34,6 +36,7 @@ import converge
 import core
 import exchange
 import generator
+import hub
 import ist
 import messages
 import report
@@ -58,6 +61,7 @@ def scenarios() -> dict[str, report.Scenario]:
     return found | {
         **scrape.SCENARIOS,
         **ist.SCENARIOS,
+        **hub.SCENARIOS,
         **generator.SCENARIOS,
         "codec": codecs,
         **converge.SCENARIOS,
