@@ -11,34 +11,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import nn
 
 from murmurate.core.figures.learning import Learning
-from murmurate.core.figures.training_loss import TrainingLoss
 from murmurate.core.partition.analysis import analyse
 from murmurate.core.partition.structure import Structure
 from murmurate.core.partition.subnet import cut, load, weights_of
 from murmurate.core.partition.whole import whole_structure
-from murmurate.core.values.hub_settings import HubSettings
-from murmurate.core.values.member_half import Down, MemberHalf
-from murmurate.core.values.recipe import Recipe
-from murmurate.errors import ConfigError
 from murmurate.programs.cli.partition import example_of
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.network import Steady
-from murmurate.study.virtual.costs import Costs
-from murmurate.study.virtual.task import Figures
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
 from murmurate.training.recipes import PARTS, RateSchedule, factors
 from murmurate.workloads import DataShare, Evaluation, Workload, parse_split
 from murmurate.workloads.measuring import measured
-from murmurate_coordinator.members import GRACE_S, VACANT_S, fruitless_most
+from murmurate_coordinator.members import fruitless_most
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
@@ -51,131 +43,10 @@ from murmurate_coordinator.solvers.effects import (
 from murmurate_coordinator.solvers.protocol import Capacity
 from murmurate_coordinator.solvers.subnets.advisor import Advisor
 from murmurate_coordinator.solvers.table import new_solver
+from murmurate_coordinator.virtual_member import VirtualMember, both_of
+from murmurate_coordinator.virtual_setting import VirtualOutcome, VirtualSetting
 
 COORDINATOR = "coordinator"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualSetting:
-    """One run. Seconds are virtual; a peer of speed 1 makes a step in one."""
-
-    rule: str
-    peers: int
-    seconds: float
-    mode: str = "ist"
-    hub: HubSettings | None = None
-    """What a rule of mode hub is told."""
-    steps: int = 10
-    """J: local steps for one lease."""
-    step_s: Callable[[str], float] | None = None
-    """The time of the next step of a member, for studies of delays; None: as its speed says."""
-    own_samples: int | None = None
-    """The stop rule of 002: a member leaves when it has trained on so many, the last one goes on.
-    None: one budget for all."""
-    speeds: Mapping[str, float] = field(default_factory=dict)
-    """By name (node-0, …); 1 for the others. node-0 is the coordinator, which trains too (001)."""
-    costs: Costs = field(default_factory=Costs)
-    """Of a step, and of a push that the coordinator folds in, at speed 1."""
-    widths: Mapping[str, float] = field(default_factory=dict)
-    """How large their subnets are, relative to each other; 1 for the others."""
-    memory_bytes: int | None = None
-    """Of each member, for its subnet."""
-    delay_s: float = 0.0
-    seed: int = 0
-    split: str = "none"
-    batch_size: int | None = None
-    delays_s: Mapping[str, float] = field(default_factory=dict)
-    """Of some members' links to the coordinator."""
-    joins: tuple[tuple[float, str], ...] = ()
-    leaves: tuple[tuple[float, str], ...] = ()
-    kills: tuple[tuple[float, str], ...] = ()
-    """Who joins, leaves or dies when, besides those that are there from the start."""
-    notice_s: float = GRACE_S
-    """After that the coordinator takes one that died for dead."""
-    vacant_s: float = VACANT_S
-    """So long units of one that is gone are kept for a newcomer, where one partition is kept."""
-    recipe: Recipe = field(default_factory=Recipe)
-    """How the rate changes on the way; the optimizer is the workload's."""
-    spent: Callable[[], float] = lambda: 0.0
-    """The part of the budget, if the rate goes by it."""
-    push_s: float = 0.0
-    """Between two pushes that nobody asked for (`async`): real members take 1 to 2 s."""
-
-    def __post_init__(self) -> None:
-        if self.peers < 1:
-            raise ConfigError(f"peers {self.peers}: must be at least 1")
-        if not (self.seconds > 0 and math.isfinite(self.seconds)):
-            raise ConfigError(f"seconds {self.seconds:g}: must be a number above 0")
-        if not (self.delay_s >= 0 and math.isfinite(self.delay_s)):
-            raise ConfigError(f"delay {self.delay_s:g}: must be a number from 0 on")
-        for name, speed in self.speeds.items():
-            if not (speed > 0 and math.isfinite(speed)):
-                raise ConfigError(f"speed {name}={speed:g}: must be a number above 0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualOutcome:
-    rule: str
-    seed: int
-    evaluation: Evaluation
-    """Of the full model as it is."""
-    masked: Evaluation
-    """With zeros where nobody ever trained."""
-    samples: int
-    steps: Mapping[str, int]
-    """Made by each peer, whether they got into the model or not."""
-    plans: int
-    pushes: int
-    refused: Mapping[str, int]
-    coverage: Mapping[str, float]
-
-
-class _Trainer:
-    """One peer: a subnet, its optimizer and its data."""
-
-    def __init__(
-        self,
-        name: str,
-        step_s: float,
-        batches: Iterator[tuple[torch.Tensor, ...]],
-        values: MemberValues,
-    ) -> None:
-        self.name = name
-        self.step_s = step_s
-        self.batches = batches
-        self.values = values
-        self.subnet: nn.Module | None = None
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.rates: RateSchedule | None = None
-        self.job: GiveLease | None = None
-        self.left: int | None = None
-        """Steps until its push; None: as it likes."""
-        self.version = 0
-        self.new_steps = 0
-        self.put = 0
-        """Pushes under this lease, answered or not."""
-        self.gift: GiveLease | None = None
-        """Newer weights that have come during a step (pipelined)."""
-        self.on_its_way = False
-        self.next_push = 0.0
-        self.leaving = False
-        self.gone = False
-        self.steps = 0
-        self.life = 0
-        """Steps that were begun for an earlier job are not finished."""
-        self.figures = Figures(name, role="member")
-        self.loss = TrainingLoss()
-        self.seen = 0
-        """Pushes of all when it got its values, or pushed last."""
-        self.waits_since: float | None = None
-
-
-def both_of(waiting: GiveLease | None, give: GiveLease, half: MemberHalf) -> GiveLease:
-    """What a member takes at the end of its step: the newer; of what is added, both."""
-    if waiting is None or waiting.lease != give.lease or half.down is not Down.ADD:
-        return give
-    sums = {name: waiting.values[name] + value for name, value in give.values.items()}
-    return replace(give, values=sums)
 
 
 class VirtualSubnets:
@@ -215,7 +86,7 @@ class VirtualSubnets:
         self.learning = Learning()
         self.learning.summed = bool(self.solver.instead) and setting.peers > 1
         self.learning.instead = self.solver.instead
-        self.trainers: dict[str, _Trainer] = {}
+        self.trainers: dict[str, VirtualMember] = {}
         self.refused: dict[str, str] = {}
         """Who got no place, and why."""
         self.fruitless = 0
@@ -271,7 +142,7 @@ class VirtualSubnets:
         )
         self._joined += 1
         step_s = self.setting.costs.of_step(self.batch_size) / self.setting.speeds.get(name, 1.0)
-        self.trainers[name] = _Trainer(
+        self.trainers[name] = VirtualMember(
             name, step_s, self.workload.batches(share), MemberValues(self.solver.half)
         )
         width = self.setting.widths.get(name, 1.0)
@@ -388,23 +259,23 @@ class VirtualSubnets:
         trainer.life += 1
         self.events.after(self._step_s(trainer), self._step, trainer, trainer.life)
 
-    def _given_again(self, trainer: _Trainer, model: nn.Module, give: GiveLease) -> None:
+    def _given_again(self, trainer: VirtualMember, model: nn.Module, give: GiveLease) -> None:
         if self.setting.mode == "hub":  # another lease: these are the weights, not an addition
             trainer.values.replace(model, give.values)
         else:
             trainer.values.down(model, give.values)
             self._begin_optimizer(trainer, model)
 
-    def _begin_optimizer(self, trainer: _Trainer, model: nn.Module) -> torch.optim.Optimizer:
+    def _begin_optimizer(self, trainer: VirtualMember, model: nn.Module) -> torch.optim.Optimizer:
         trainer.optimizer = optimizer = self.workload.optimizer(model)
         trainer.rates = RateSchedule(optimizer, self.setting.recipe)
         return optimizer
 
-    def _step_s(self, trainer: _Trainer) -> float:
+    def _step_s(self, trainer: VirtualMember) -> float:
         step_s = self.setting.step_s
         return step_s(trainer.name) if step_s is not None else trainer.step_s
 
-    def _newer(self, trainer: _Trainer) -> None:
+    def _newer(self, trainer: VirtualMember) -> None:
         """Between two steps: weights that have come meanwhile, under the same lease."""
         gift, job, model = trainer.gift, trainer.job, trainer.subnet
         if gift is not None and job is not None and model is not None:
@@ -416,7 +287,7 @@ class VirtualSubnets:
                 trainer.values.down(model, gift.values)
                 trainer.job = gift
 
-    def _step(self, trainer: _Trainer, life: int) -> None:
+    def _step(self, trainer: VirtualMember, life: int) -> None:
         if life != trainer.life or trainer.subnet is None or trainer.optimizer is None:
             return
         trainer.optimizer.zero_grad()
@@ -452,7 +323,7 @@ class VirtualSubnets:
         self._newer(trainer)
         self.events.after(self._step_s(trainer), self._step, trainer, life)
 
-    def _enough(self, trainer: _Trainer) -> bool:
+    def _enough(self, trainer: VirtualMember) -> bool:
         """Whether it has trained on its own samples, and somebody else goes on."""
         own = self.setting.own_samples
         if own is None or trainer.figures.samples < own:
@@ -463,7 +334,7 @@ class VirtualSubnets:
             if each is not trainer
         )
 
-    def _push(self, trainer: _Trainer) -> None:
+    def _push(self, trainer: VirtualMember) -> None:
         assert trainer.job is not None
         assert trainer.subnet is not None
         values = trainer.values.up(trainer.subnet)
@@ -499,7 +370,7 @@ class VirtualSubnets:
             self.solver.at_rate(self._factors[int(part * PARTS)])
         self._carry_out(self.solver.push(push))
 
-    def _done(self, trainer: _Trainer, accepted: PushAccepted) -> None:
+    def _done(self, trainer: VirtualMember, accepted: PushAccepted) -> None:
         if trainer.job is not None and trainer.job.lease == accepted.lease:
             trainer.version = accepted.version
             trainer.on_its_way = False

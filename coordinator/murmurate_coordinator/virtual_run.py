@@ -18,7 +18,8 @@ from murmurate.errors import ConfigError
 from murmurate.study.virtual.kept import kept_whole
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate_coordinator.solvers.protocol import Capacity
-from murmurate_coordinator.virtual import COORDINATOR, VirtualSetting, VirtualSubnets
+from murmurate_coordinator.virtual import COORDINATOR, VirtualSubnets
+from murmurate_coordinator.virtual_setting import VirtualSetting
 
 STEPS = 10
 """Of a lease, if nothing was said."""

@@ -13,7 +13,8 @@ import torch
 
 from murmurate.errors import ConfigError
 from murmurate.study.reproduce.wide_mlp import WideMlp
-from murmurate_coordinator.virtual import VirtualSetting, VirtualSubnets
+from murmurate_coordinator.virtual import VirtualSubnets
+from murmurate_coordinator.virtual_setting import VirtualSetting
 
 SEEDS = (0, 1, 2)
 

@@ -11,7 +11,8 @@ import torch
 
 from murmurate import workloads
 from murmurate.core.values.hub_settings import HubSettings
-from murmurate_coordinator.virtual import VirtualSetting, VirtualSubnets
+from murmurate_coordinator.virtual import VirtualSubnets
+from murmurate_coordinator.virtual_setting import VirtualSetting
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,7 +20,8 @@ from murmurate.core.values.hub_settings import HubSettings
 from murmurate.core.values.recipe import Recipe
 from murmurate.study.virtual.synchronous import SynchronousMean
 from murmurate.study.virtual.task import VirtualTraining
-from murmurate_coordinator.virtual import VirtualSetting, VirtualSubnets
+from murmurate_coordinator.virtual import VirtualSubnets
+from murmurate_coordinator.virtual_setting import VirtualSetting
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,8 @@ from murmurate.programs.cli.main import main
 from murmurate.workloads import load
 from murmurate_coordinator.config import load as load_config
 from murmurate_coordinator.own_member import command
-from murmurate_coordinator.virtual import VirtualSetting, VirtualSubnets
+from murmurate_coordinator.virtual import VirtualSubnets
+from murmurate_coordinator.virtual_setting import VirtualSetting
 
 NOTHING_LEARNED = "multistep(0.002,0.004,0.006,0.008,0.01,0.012)"
 """A millionth of the rate from the beginning on."""

@@ -15,7 +15,8 @@ from murmurate.workloads import synthetic
 from murmurate.workloads.synthetic import CLASSES, INPUTS, Synthetic
 from murmurate_coordinator.names import RULES
 from murmurate_coordinator.solvers.effects import Reason
-from murmurate_coordinator.virtual import VirtualOutcome, VirtualSetting, VirtualSubnets
+from murmurate_coordinator.virtual import VirtualSubnets
+from murmurate_coordinator.virtual_setting import VirtualOutcome, VirtualSetting
 
 
 class Clouds(Synthetic):

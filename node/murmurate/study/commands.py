@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from murmurate.core.values.member_half import RULES_OF
@@ -29,8 +27,6 @@ if TYPE_CHECKING:  # torch comes with it
 
 STATUS_S = 5.0
 """So long a running node has to answer."""
-MEMBERS_ALSO = ("train.own_samples",)
-"""What members of a coordinator have in virtual time only."""
 PAPERS = ("000", "001", "002", "003", "004", "all")
 
 
@@ -259,25 +255,14 @@ def up_virtual(arguments: argparse.Namespace) -> int:
     return virtual.run(virtual_plan(arguments))
 
 
-def _budget(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in ("train.samples", "train.seconds") if key in options}
-
-
 def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
     """What was asked for; ConfigError for what cannot be."""
     from murmurate.study.virtual.plan import plan
 
     options = given(arguments, UP_KEYS)
-    only_here: dict[str, Any] = {}
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
         options.setdefault("train.rule", "async")
-        only_here = {key: options.pop(key) for key in MEMBERS_ALSO if key in options}
     config = load(None, {}, options)
-    if only_here:  # checked as a peer's, for whom they are made
-        checked = load(None, {}, {"node.peers": STDIN, **_budget(options), **only_here}).train
-        fields = {key.removeprefix("train."): None for key in only_here}
-        more = {name: getattr(checked, name) for name in fields}
-        config = replace(config, train=replace(config.train, **more))
     refused = {each.option: each.why_not for each in misplaced(arguments, Time.VIRTUAL)}
     return plan(arguments.nodes, config, refused=refused, **said(arguments, Time.VIRTUAL))

@@ -187,7 +187,7 @@ class TrainConfig:
         whole(1),
         None,
         "end when this node alone has seen so many: the others' labels are forgotten",
-        GOSSIP,
+        GOSSIP | MEMBER,
         unset="no limit",
     )
     samples: int | None = key(

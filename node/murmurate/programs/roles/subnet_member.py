@@ -137,12 +137,15 @@ class MemberRole:
         self.slowed.stepped()
 
     def over(self, now: float) -> str:
-        """When the coordinator says so, or the time is."""
-        member, seconds = self.joined, self.config.train.seconds
+        """When the coordinator says so, or the time is, or its own samples are (002's rule)."""
+        member, train = self.joined, self.config.train
         if member is None:
             return ""
         if member.stopped:
             return f"coordinator: {member.stopped}"
+        if train.own_samples is not None and member.samples >= train.own_samples:
+            return "own samples"
+        seconds = train.seconds
         return "seconds" if seconds is not None and now - self.began >= seconds else ""
 
     def look(self, now: float) -> None:

@@ -114,7 +114,9 @@ class UpCentred(UpRun):
     def _nobody_left(self, now: float) -> None:
         self.alone_at = self.alone_at or now
         # Members that are done were told so: the coordinator waits for the rest, then evaluates.
-        ending = any(child.state == DONE for child in self.peers)
+        # Not where each ends by its own samples: what was lost on the way never comes.
+        alone = self.plan.config.train.own_samples is not None
+        ending = not alone and any(child.state == DONE for child in self.peers)
         limit_s = self.late_s if ending else self.alone_s
         if now > self.alone_at + limit_s and self.centre.state != DONE:
             self.view.say("no member is left; stopped")
