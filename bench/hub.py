@@ -9,6 +9,7 @@ Every step is in the hub's model, which is checked.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ import numpy as np
 import torch
 from crew import Shared, Task
 from report import Effort, Goal, Report, Scenario, disturbed, ratios
+
+from murmurate.edge.runtime.malloc import keep_memory
 
 MEMBERS = 4
 BATCH = 64
@@ -139,6 +142,9 @@ def repetition(contender: str, seconds: float, *slow_s: float) -> dict[str, Any]
         "samples_per_s": sum(each["samples_per_s"] for each in members),
         "cpu_ms_per_step": sum(each["cpu_ms_per_step"] for each in members) / MEMBERS,
         "hub_cpu": results[-1]["cpu_s"] / seconds if centred else 0.0,
+        "cpu_ms_of_all": 1e3
+        * sum(each["cpu_s"] for each in results)
+        / max(1, sum(each["steps"] for each in members)),
         "foreign": crew.foreign(results),
         "ranks": members,
     }
@@ -167,6 +173,11 @@ def by_hub(report: Report, effort: Effort) -> None:
             goal=Goal(value=HUB_GOAL),
             unit="x",
             disturbed=disturbed(each, samples["silent"]),
+        )
+        report.add(
+            f"{name}: the same in CPU time, the hub's included",
+            ratios(*([s["cpu_ms_of_all"] for s in of] for of in (samples["silent"], each))),
+            unit="x",
         )
         report.add(f"{name}: the hub's part of a core", (s["hub_cpu"] for s in each))
         report.add(f"{name}: staleness", (r["staleness"] for s in each for r in s["ranks"]))
@@ -197,4 +208,48 @@ def asleep(report: Report, effort: Effort) -> None:
         )
 
 
-SCENARIOS: dict[str, Scenario] = {"hub": by_hub, "asleep": asleep}
+def _fold_copies(rule: str, times: int) -> list[float]:
+    """CPU time of a push of 100 MB, checks and answer included, in copies of that memory."""
+    from torch import nn
+
+    from murmurate.core.partition import weights_of
+    from murmurate.core.partition.whole import whole_structure
+    from murmurate.core.values.hub_settings import HubSettings
+    from murmurate_coordinator.solvers.effects import MemberPush
+    from murmurate_coordinator.solvers.table import new_solver
+
+    model = nn.Sequential(*(nn.Linear(2500, 2500, bias=False) for _ in range(4)))
+    rng = np.random.default_rng(0)
+    solver = new_solver(
+        rule, whole_structure(model), weights_of(model), rng, mode="hub", steps=1,
+        settings=HubSettings(lr=lenet.LR),
+    )  # fmt: skip
+    given: Any = solver.join("a")[-1]
+    found: list[float] = []
+    for _ in range(times):
+        values = {name: value.clone() for name, value in given.values.items()}
+        into = {name: torch.empty_like(value) for name, value in values.items()}
+        for name, value in values.items():  # its memory is there
+            into[name].copy_(value)
+        began = time.thread_time()
+        for name, value in values.items():
+            into[name].copy_(value)
+        copied = time.thread_time() - began
+        push = MemberPush("a", given.plan, given.lease, given.version + 1, 1, BATCH, values)
+        began = time.thread_time()
+        effects = solver.push(push)
+        found.append((time.thread_time() - began) / copied)
+        given = effects[-1]
+    return found[1:]
+
+
+def fold(report: Report, effort: Effort) -> None:
+    """What folding a push of a model of 100 MB costs the hub."""
+    torch.set_num_threads(1)
+    keep_memory()
+    times = 3 if effort.quick else 12
+    for rule in ("async", "k-of-n", "downpour", "fedavg-async", "easgd", "ea-wild", "ea-msgd"):
+        report.add(rule, _fold_copies(rule, times), goal=Goal(value=3.0, at_most=True), unit="x")
+
+
+SCENARIOS: dict[str, Scenario] = {"hub": by_hub, "asleep": asleep, "fold": fold}

@@ -16,6 +16,7 @@ ist ist_memory
            may not hold the model
 hub        four members of a hub, a push every step, against the same four in silence
 asleep     one of four sleeps 90 ms a step: what is left of the samples, under each rule
+fold       a push of 100 MB at the hub, in copies of that memory
 codec      what the codecs cost (bench/codec.py)
 generator  batches from a generator, against data of one's own
 converge   does adding peers help? In virtual time, for hours: only if it is named; it goes on where

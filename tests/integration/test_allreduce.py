@@ -293,14 +293,14 @@ def test_groups_are_in_step_inside_and_gossip_across(caplog: pytest.LogCaptureFi
 # -- in processes --------------------------------------------------------------------------------
 
 
-def process(number: int, told: Connection) -> None:
+def process(number: int, told: Connection, name: str, options: dict[str, Any]) -> None:
     """A member that trains until it hears a number of steps, and tells how it goes."""
     torch.set_num_threads(1)
     model = net(number)
     optimizer = sgd(model)
     peers = told.recv()
     with murmurate.join(
-        model, optimizer, run="t", mode="allreduce", name=f"m{number}", peers=peers
+        model, optimizer, run="t", mode="allreduce", name=name, peers=peers, **options
     ) as swarm:
         told.send(swarm.address)
         told.recv()
@@ -325,12 +325,16 @@ def process(number: int, told: Connection) -> None:
 
 
 @contextmanager
-def forked(count: int) -> Iterator[tuple[list[Any], list[Connection]]]:
+def forked(
+    count: int, name: str = "m{}", **options: Any
+) -> Iterator[tuple[list[Any], list[Connection]]]:
     started, pipes = [], []
     try:
         for number in range(count):
             mine, theirs = _processes.Pipe()
-            one = _processes.Process(target=process, args=(number, theirs), daemon=True)
+            one = _processes.Process(
+                target=process, args=(number, theirs, name.format(number), options), daemon=True
+            )
             one.start()
             started.append(one)
             pipes.append(mine)

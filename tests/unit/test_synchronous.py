@@ -64,7 +64,7 @@ def test_all_meet_at_the_same_place() -> None:
 
 def test_claims_and_plans_survive_the_way_there_and_back() -> None:
     claim = Claim(name="n", number=4, step=2, founder=True)
-    plan = GroupPlan(key="a/1", members=("a", "b"), source="b", behind=("a",))
+    plan = GroupPlan(key="a/1", members=("a", "b"), source="b", behind=("a",), speaker="a")
     assert read_claim(claim.text().encode()) == claim
     assert read_plan(plan.text().encode()) == plan
 
@@ -95,6 +95,7 @@ def test_a_claim_that_no_member_writes_is_refused(text: bytes) -> None:
         {"members": ["a", "a"]},
         {"members": [str(each) for each in range(1025)]},
         {"source": "c"},
+        {"speaker": "c"},
         {"behind": ["c"]},
         {"key": 3},
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from murmurate.core.synchronous.rules import GROUPS_EA_WILD
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import (
@@ -260,6 +261,8 @@ def virtual_plan(arguments: argparse.Namespace) -> VirtualPlan:
     from murmurate.study.virtual.plan import plan
 
     options = given(arguments, UP_KEYS)
+    if options.get("train.rule") == GROUPS_EA_WILD:
+        options["ist.coordinator"] = STDIN  # the hub that groups exchange with
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # there is one, and nobody has to know where
         options.setdefault("train.rule", "async")

@@ -12,7 +12,8 @@ from murmurate.core.membership.timing import Timing
 from murmurate.core.synchronous.rules import (
     ALLREDUCE,
     GROUP_SIZE,
-    GROUPS,
+    GROUPED,
+    GROUPS_EA_WILD,
     HIERARCHICAL,
     RULES_IN_STEP,
     group_of,
@@ -24,6 +25,7 @@ from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.edge.runtime.node_state import Settings
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import ConfigError
+from murmurate.training.across import Opens
 from murmurate.training.gossip import GOODBYE_S, GossipOptions, transport_for
 from murmurate.training.statistics import first_weights
 from murmurate.training.synchronous import SynchronousSwarm
@@ -61,18 +63,30 @@ def start(
     options: GossipOptions,
     group: int | None = None,
     transport: Transport | None = None,
+    *,
+    regroup: int | None = None,
+    coordinator: str | None = None,
 ) -> SynchronousSwarm:
     """Join the run, and return once its weights are in the model."""
     rule = rule_in_step(ALLREDUCE, options.rule)
     check_in_step(ALLREDUCE, options)
-    if group is not None and rule not in (HIERARCHICAL, GROUPS):
+    if group is not None and rule not in (HIERARCHICAL, *GROUPED):
         raise ConfigError(f"group {group}: only with rule 'hierarchical' or 'groups'")
+    if regroup is not None and rule not in GROUPED:
+        raise ConfigError(f"regroup {regroup}: only with rule {' or '.join(map(repr, GROUPED))}")
+    if regroup is not None and regroup < 1:
+        raise ConfigError(f"regroup {regroup}: expected 1 or more steps")
+    if (rule == GROUPS_EA_WILD) != (coordinator is not None):
+        raise ConfigError(
+            f"coordinator: rule {GROUPS_EA_WILD!r} needs the address of a hub of rule 'ea-wild';"
+            f" no other rule of mode {ALLREDUCE!r} has one"
+        )
     if group is not None and group < 1:
         raise ConfigError(f"group {group}: expected 1 or more members in a group")
     size = group or GROUP_SIZE
-    if rule == GROUPS and group_of(options.own_name, size) is None:
+    if rule in GROUPED and group_of(options.own_name, size) is None:
         raise ConfigError(
-            f"name {options.own_name!r}: with rule 'groups' it says to which group a member"
+            f"name {options.own_name!r}: with rule {rule!r} it says to which group a member"
             " belongs: it must end in a number, such as node-3"
         )
     layout, parameters = Layout.of(model, statistics=True)
@@ -82,11 +96,16 @@ def start(
         place = MeetingPlace(listen, split_address(runtime.figures.address)[0])
         founder = not runtime.figures.came_to_others
         parts = (runtime, layout, parameters, model, optimizer, place)
-        if rule == GROUPS:
+        if rule in GROUPED:
             from murmurate.training.groups import GroupedSwarm
 
             swarm: SynchronousSwarm = GroupedSwarm(
-                *parts, founder=founder, size=size, options=options
+                *parts,
+                founder=founder,
+                size=size,
+                opens=_opens(options, coordinator),
+                regroup=regroup,
+                seed=options.seed,
             )
         else:
             inside = size if rule == HIERARCHICAL else 0
@@ -101,6 +120,18 @@ def start(
         swarm.leave(timeout_s=0.0 if isinstance(error, Exception) else GOODBYE_S)
         raise
     return swarm
+
+
+def _opens(options: GossipOptions, coordinator: str | None) -> Opens:
+    """How whoever speaks for a group comes to the others."""
+    if coordinator is None:
+        from murmurate.training.across_gossip import GossipAcross
+
+        return lambda speaker: GossipAcross.open(speaker, options)
+    from murmurate.training.across_hub import HubAcross
+
+    hub, credentials = coordinator, options.credentials
+    return lambda speaker: HubAcross.open(speaker, hub, credentials)
 
 
 def runtime_in_step(

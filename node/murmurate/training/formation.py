@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("murmurate")
 
+NOWHERE = "-"
 POLL_S = 0.02
 PROBED_S = 0.5
 """For so long it is believed whether a member can be reached."""
@@ -51,9 +52,10 @@ class Formation:
         *,
         group: int = 0,
         take_in: Callable[[], None] = lambda: None,
-        mine: Callable[[str], bool] = lambda _: True,
+        mine: Callable[[str, str], bool] = lambda name, more: True,
     ) -> None:
-        """`take_in` is called while nothing else happens; `mine`: who may be in my group."""
+        """`take_in` is called while nothing else happens; `mine`: who may be in my group, by name
+        and by what else it tells."""
         self._port = port
         self._place = place
         self._device = device
@@ -62,6 +64,8 @@ class Formation:
         self._mine = mine
         self.more = ""
         """What else is told of where this member is met."""
+        self.closed = False
+        """Whether it is met nowhere, and only that is told."""
         self._claims = 0
         self._formed = 0
         self._probed: dict[str, tuple[float, bool]] = {}
@@ -74,14 +78,16 @@ class Formation:
 
     def tell(self) -> None:
         """Say where I am met."""
-        self._port.others.meet(f"{self._place.address} {self.more}".strip())
+        address = NOWHERE if self.closed else self._place.address
+        self._port.others.meet(f"{address} {self.more}".strip())
 
     def _meetings(self) -> dict[str, str]:
         """Who may be in my group, and where each is met."""
+        told = {name: said.partition(" ") for name, said in self._port.others.meetings().items()}
         return {
-            name: said.split()[0] if said else ""
-            for name, said in self._port.others.meetings().items()
-            if self._mine(name) or name == self._port.name
+            name: "" if address == NOWHERE else address
+            for name, (address, _, more) in told.items()
+            if self._mine(name, more) or name == self._port.name
         }
 
     def newcomer(self, members: Collection[str]) -> bool:
@@ -112,14 +118,31 @@ class Formation:
             found[name] = address
         return found
 
-    def form(self, step: int, *, founder: bool, deadline: float) -> Formed:
+    def form(
+        self,
+        step: int,
+        *,
+        founder: bool,
+        deadline: float,
+        speaks: bool = False,
+        first: bool = False,
+        of: int = 0,
+    ) -> Formed:
         """The next group, with all who are there. TransportError: not before the deadline."""
         began = time.monotonic()
         self.tell()
         self._probed.clear()
         while True:
             self._claims += 1
-            claim = Claim(name=self._port.name, number=self._claims, step=step, founder=founder)
+            claim = Claim(
+                name=self._port.name,
+                number=self._claims,
+                step=step,
+                founder=founder,
+                speaks=speaks,
+                first=first,
+                of=of,
+            )
             plan, address = self._agree(claim, began, deadline)
             rank = plan.members.index(claim.name)
             collective = None

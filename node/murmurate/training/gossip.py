@@ -166,8 +166,11 @@ def start(
     options: GossipOptions,
     transport: Transport | None = None,
     beside: Mapping[str, Any] | None = None,
+    *,
+    hooked: bool = True,
 ) -> Swarm:
-    """Join the run, and return once its weights are in the model."""
+    """Join the run, and return once its weights are in the model. `hooked` false: whoever calls
+    this calls `Swarm.after_step`, too, and no gradient is without numbers."""
     options.check()
     way = WAYS[options.rule]
     for each in filter(without_bound, optimizers):
@@ -235,7 +238,7 @@ def start(
     swarm = Swarm(runtime, layout, parameters, publisher, checkpoints, sight)
     if options.every and way.sends_updates:
         swarm.intervals = UpdateIntervals(options.every)
-    swarm.hook(optimizers, gain)
+    swarm.hook(optimizers if hooked else (), gain)
     swarm.credentials = options.credentials
     try:
         swarm.enter(options.join_timeout_s, options.wait_for)

@@ -53,6 +53,8 @@ def join(
     advertise: str | None = None,
     rule: str = "flat",
     group: int | None = None,
+    regroup: int | None = None,
+    coordinator: str | None = None,
     found: bool | None = None,
     insecure: bool = False,
     timing: Timing | None = None,
@@ -144,6 +146,7 @@ def join(
     memory: int = 0,
     example: Any = None,
     group: int | None = None,
+    regroup: int | None = None,
     _transport: Transport | None = None,
     _credentials: Credentials = PLAINTEXT,
 ) -> Swarm | Member | SynchronousSwarm | HogwildSwarm:
@@ -200,8 +203,11 @@ def join(
     name, listen, advertise, found, insecure, timing and metrics, and
 
     rule         "flat" (the default): one sum over all; "hierarchical": by groups, the same mean;
-                 "groups": in step inside groups, by the number at the end of `name`; gossip across
-    group        with the last two: members in a group (default 4)
+                 "groups": in step inside groups, by the number at the end of `name`; gossip across;
+                 "groups-ea-wild": the same, across by exchanges with a hub of rule "ea-wild"
+    group        with the last three: members in a group (default 4)
+    regroup      with groups: after so many steps, who is in which is drawn anew (default: never)
+    coordinator  "groups-ea-wild": the hub's address
 
     mode="hub" trains the whole model for a hub, by the hub's rule (docs/hub.md): the loop goes on
     calling its own model. The weights are the hub's from the first step on. Returns a `Member`;
@@ -245,7 +251,7 @@ def join(
     if mode not in ("gossip", *RULES_IN_STEP):
         known = ", ".join(map(repr, ("gossip", *RULES_OF, *RULES_IN_STEP)))
         raise ConfigError(f"mode {mode!r}: expected one of {known}")
-    if coordinator is not None:
+    if coordinator is not None and mode != ALLREDUCE:
         raise ConfigError(f"coordinator {coordinator!r}: only with mode 'ist' or 'hub'")
     options = GossipOptions(
         run=run,
@@ -275,9 +281,18 @@ def join(
 
         if len(optimizers) > 1:
             raise ConfigError("optimizer: mode 'allreduce' takes one")
-        return allreduce.start(model, optimizers[0], options, group, _transport)
-    if group is not None:
-        raise ConfigError(f"group {group}: only with mode 'allreduce'")
+        return allreduce.start(
+            model,
+            optimizers[0],
+            options,
+            group,
+            _transport,
+            regroup=regroup,
+            coordinator=coordinator,
+        )
+    for of_groups, number in (("group", group), ("regroup", regroup)):
+        if number is not None:
+            raise ConfigError(f"{of_groups} {number}: only with mode 'allreduce'")
     if mode == HOGWILD:
         from murmurate.training import hogwild
 

@@ -2,7 +2,8 @@
 
 One flat buffer, so that a step is one sum. Behind gradients and statistics stand the weight of the
 contribution (1, or 0 of one that has nothing to give), samples, whether somebody should be taken
-in, what each member is about to do, and which parameters have a gradient at all.
+in, whether groups change, whether something comes from other groups, what each member is about to
+do, and which parameters have a gradient at all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from murmurate.core.layout import Layout, tracked
 TRAINING, DONE, GOING = 0, 1, 2
 """What a member is about to do: the next step; nothing more, but to wait for the others; to leave
 after this one."""
-HEAD = 3
+HEAD = 5
 
 
 class Said(NamedTuple):
@@ -28,6 +29,10 @@ class Said(NamedTuple):
     samples: int
     wish: bool
     """Somebody waits to be taken in."""
+    moves: bool
+    """Who is in which group was drawn anew."""
+    gives: bool
+    """Who speaks for the group has something of others for it, after this step."""
     intents: tuple[int, ...]
     """By rank."""
 
@@ -56,7 +61,17 @@ class JointGradient:
         ]
         self._present = slice(total - len(parameters), total)
 
-    def fill(self, rank: int, intent: int, samples: int, *, contributes: bool, wish: bool) -> bool:
+    def fill(
+        self,
+        rank: int,
+        intent: int,
+        samples: int,
+        *,
+        contributes: bool,
+        wish: bool,
+        moves: bool = False,
+        gives: bool = False,
+    ) -> bool:
         """With what this member has; whether its gradient is in it: not if it is no number."""
         flat, trained = self.flat, self._layout.trained
         gradients = [parameter.grad for parameter in self._parameters]
@@ -64,7 +79,8 @@ class JointGradient:
         if contributes:
             self._gather(gradients)
             contributes = bool(torch.isfinite(flat[:trained].sum()))
-        words = [float(contributes), float(samples), float(wish), *([0.0] * self._size)]
+        words = [float(each) for each in (contributes, samples, wish, moves, gives)]
+        words += [0.0] * self._size
         words[HEAD + rank] = float(intent)
         if contributes:
             place = trained
@@ -103,6 +119,8 @@ class JointGradient:
             weight=words[0],
             samples=round(words[1]),
             wish=words[2] > 0,
+            moves=words[3] > 0,
+            gives=words[4] > 0,
             intents=tuple(round(each) for each in words[HEAD:]),
         )
 

@@ -85,7 +85,7 @@ class Swarm(SharedProgress):
         self._gain = gain
         for each in optimizers:
             self._hooks.append(each.register_step_pre_hook(self._finite.before))
-            self._hooks.append(each.register_step_post_hook(self._after_step))
+            self._hooks.append(each.register_step_post_hook(self.after_step))
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -122,7 +122,8 @@ class Swarm(SharedProgress):
 
     # -- training --------------------------------------------------------------------------------
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Pass the step on, fold in what came: a hook, unless `gossip.start` was told otherwise."""
         self._port.check()
         if self._finite.after():
             self._sight.batches.stepped()

@@ -46,7 +46,7 @@ class SynchronousSwarm(Companion):
         *,
         founder: bool,
         group: int = 0,
-        mine: Callable[[str], bool] = lambda _: True,
+        mine: Callable[[str, str], bool] = lambda name, more: True,
     ) -> None:
         """`group`: sums go by groups of so many (`hierarchical`); 0: all at once. `mine`: whose
         steps are made together with these."""
@@ -74,7 +74,7 @@ class SynchronousSwarm(Companion):
         self._looked = 0.0
         self._hooks += [
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),  # the last one: see `groups`
+            optimizer.register_step_post_hook(self._after_step),
         ]
 
     # -- what is known ---------------------------------------------------------------------------
@@ -153,7 +153,12 @@ class SynchronousSwarm(Companion):
             wish = self._formation.newcomer(self.group)
         self._offered = self._unsent
         given = joint.fill(
-            formed.rank, self._intent, self._offered, contributes=contributes, wish=wish
+            formed.rank,
+            self._intent,
+            self._offered,
+            contributes=contributes,
+            wish=wish,
+            **self._words(),
         )
         if contributes and not given:
             self._port.step_taken_back()  # no numbers: the others' mean is this node's, too
@@ -167,8 +172,16 @@ class SynchronousSwarm(Companion):
             name for name, intent in zip(self.group, said.intents, strict=True) if intent >= GOING
         ]
         self._formation.leaves([name for name in going if name != self.name])
-        self._form_anew = said.wish or bool(going)
+        self._form_anew = said.wish or said.moves or bool(going)
         return said
+
+    def _words(self) -> dict[str, bool]:
+        """What else is said with a step: `moves`, `gives`."""
+        return {}
+
+    def _standing(self) -> dict[str, Any]:
+        """What else goes into a claim: `speaks`, `first`, `of`."""
+        return {}
 
     def _missing(self, deadline: float) -> str:
         """Why a sum is not waited for any longer."""
@@ -185,7 +198,9 @@ class SynchronousSwarm(Companion):
         """The next group; whether its weights are other ones than mine were."""
         self._drop()
         while True:
-            formed = self._formation.form(self._step, founder=self._founder, deadline=deadline)
+            formed = self._formation.form(
+                self._step, founder=self._founder, deadline=deadline, **self._standing()
+            )
             self._formed, self._form_anew = formed, False
             self._joint = JointGradient(
                 self._model,

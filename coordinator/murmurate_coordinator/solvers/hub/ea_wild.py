@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from murmurate_coordinator.solvers.effects import Effect, MemberPush
-from murmurate_coordinator.solvers.hub.elastic import ElasticHub
+from murmurate_coordinator.solvers.hub.elastic import ElasticHub, blocks
 from murmurate_coordinator.solvers.leases import Values
 from murmurate_coordinator.solvers.protocol import Json, Lease
 
@@ -47,9 +47,9 @@ class EaWild(ElasticHub):
         alpha = self.alpha
         with torch.no_grad():
             for key in self._trained:
-                difference = values[key].sub_(self.weights[key]).mul_(alpha)
-                self.weights[key].add_(difference)
-                difference.neg_()
+                for mine, theirs in blocks(values[key], self.weights[key]):
+                    theirs.add_(mine.sub_(theirs).mul_(alpha))
+                    mine.neg_()
             self._follow(values, alpha)
             for key in self._counted:
                 values[key] = torch.zeros_like(values[key])

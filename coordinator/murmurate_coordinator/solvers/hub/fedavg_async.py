@@ -58,8 +58,9 @@ class AsyncFedAvg(HubSolver):
             for name, value in self.weights.items():
                 parts = [(share, self._last[who][name]) for who, share in shares.items()]
                 if value.is_floating_point():
-                    value.zero_()
-                    for share, part in parts:
+                    (share, first), *others = parts
+                    torch.mul(first, share, out=value)
+                    for share, part in others:
                         value.add_(part, alpha=share)
                 else:
                     value.copy_(torch.stack([part for _, part in parts]).amax(0))

@@ -30,6 +30,12 @@ class Claim:
     """Steps in its weights; 0: those it was given when it came."""
     founder: bool = False
     """Of the weights all began with, where nobody has made a step."""
+    speaks: bool = False
+    """For its group, to other groups: then its weights are the group's."""
+    first: bool = False
+    """It is the one that should speak, where nobody does."""
+    of: int = 0
+    """The group whose weights it has, where there are several."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -43,9 +49,13 @@ class GroupPlan:
     """Under which the members find each other; of this plan alone."""
     members: tuple[str, ...]
     source: str
-    """Whose weights and optimizer state count: nobody has made more steps."""
+    """Whose weights and optimizer state count: who speaks for the group, else who has made the most
+    steps."""
     behind: tuple[str, ...]
     """Who takes them over."""
+    speaker: str = ""
+    """Who speaks for them to other groups, where there are some; its weights count, once it has
+    begun."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -54,12 +64,15 @@ class GroupPlan:
 def draw_up(claims: Iterable[Claim], key: str) -> GroupPlan:
     """The plan that follows from these claims, whatever their order."""
     ordered = sorted(claims, key=lambda claim: claim.name)
-    source = max(ordered, key=lambda claim: (claim.step, claim.founder))
+    source = max(ordered, key=lambda claim: (claim.speaks, claim.step, claim.founder))
+    level = (source.step, source.of)
+    best = max(ordered, key=lambda claim: (claim.first, claim.step, claim.founder))
     return GroupPlan(
         key=key,
         members=tuple(claim.name for claim in ordered),
         source=source.name,
-        behind=tuple(claim.name for claim in ordered if claim.step != source.step),
+        behind=tuple(claim.name for claim in ordered if (claim.step, claim.of) != level),
+        speaker=(source if source.speaks else best).name,
     )
 
 
@@ -76,6 +89,9 @@ def read_claim(text: bytes) -> Claim:
         number=_number(found, "number"),
         step=_number(found, "step"),
         founder=found.get("founder") is True,
+        speaks=found.get("speaks") is True,
+        first=found.get("first") is True,
+        of=_number({"of": 0, **found}, "of"),
     )
 
 
@@ -84,9 +100,13 @@ def read_plan(text: bytes) -> GroupPlan:
     found = _object(text, "plan")
     members, behind = _names(found, "members"), _names(found, "behind")
     plan = GroupPlan(
-        key=_name(found, "key"), members=members, source=_name(found, "source"), behind=behind
+        key=_name(found, "key"),
+        members=members,
+        source=_name(found, "source"),
+        behind=behind,
+        speaker=_name(found, "speaker" if found.get("speaker") else "source"),
     )
-    if plan.source not in members or not set(behind) <= set(members):
+    if not {plan.source, plan.speaker, *behind} <= set(members):
         raise RemoteProtocolError("plan", "it names one who is not a member")
     return plan
 

@@ -9,11 +9,13 @@ from murmurate.core.values.names import ordinal
 ALLREDUCE = "allreduce"
 HOGWILD = "hogwild"
 
-HIERARCHICAL, GROUPS = "hierarchical", "groups"
-ALLREDUCE_RULES = ("flat", HIERARCHICAL, GROUPS)
+HIERARCHICAL, GROUPS, GROUPS_EA_WILD = "hierarchical", "groups", "groups-ea-wild"
+GROUPED = (GROUPS, GROUPS_EA_WILD)
+ALLREDUCE_RULES = ("flat", HIERARCHICAL, *GROUPED)
 """`flat`: one all-reduce over all. `hierarchical` (003): reduced inside groups of G, all-reduced
-across their first members, broadcast inside. Both give the same mean. `groups` (003, section
-3.1): in step inside groups of G, gossip across."""
+across their first members, broadcast inside. Both give the same mean. `groups`,
+`groups-ea-wild` (003, section 3.1): in step inside groups of G; across them gossip, or elastic
+exchanges with a hub."""
 HOGWILD_RULES = ("hogwild",)
 
 RULES_IN_STEP = {ALLREDUCE: ALLREDUCE_RULES, HOGWILD: HOGWILD_RULES}

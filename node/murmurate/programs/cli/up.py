@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from murmurate.core.synchronous.rules import GROUPS_EA_WILD
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import Commands, add_keys, command, given, positive
@@ -76,6 +77,8 @@ def plan_of(arguments: argparse.Namespace) -> UpPlan:
         virtual = ", ".join(each.option for each in UP_OPTIONS if each.time is Time.VIRTUAL)
         raise ConfigError(f"{virtual}: only with --virtual; --slow slows a real node")
     options = given(arguments, UP_KEYS)
+    if options.get("train.rule") == GROUPS_EA_WILD:
+        options["ist.coordinator"] = STDIN  # the hub that groups exchange with
     if options.get("train.mode") in RULES_OF:
         options["ist.coordinator"] = STDIN  # one of the processes that are started
     config = load(None, {}, options)

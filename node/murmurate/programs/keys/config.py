@@ -10,7 +10,7 @@ from typing import Any
 
 from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import DATA, data_problem, mixes_weights, strength_problem
-from murmurate.core.synchronous.rules import GROUPS, HIERARCHICAL, RULES_IN_STEP
+from murmurate.core.synchronous.rules import GROUPED, GROUPS_EA_WILD, HIERARCHICAL, RULES_IN_STEP
 from murmurate.core.values.addresses import DNS, loopback, same_place, split_address, wildcard
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import RULES_OF
@@ -182,8 +182,14 @@ def _of_the_mode(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[
         said = {path[4:]: value for path, value in values.items() if path.startswith("hub.")}
         wrong = hub_problems(rule or "async", said, None)
         found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
-    if "train.group" in values and rule not in (HIERARCHICAL, GROUPS):
+    if "train.group" in values and rule not in (HIERARCHICAL, *GROUPED):
         found["train.group"] = "only with mode allreduce and rule hierarchical or groups"
+    if "train.regroup" in values and rule not in GROUPED:
+        found["train.regroup"] = f"only with mode allreduce and rule {' or '.join(GROUPED)}"
+    if role is Role.IN_STEP and rule != GROUPS_EA_WILD and coordinator is not None:
+        found["ist.coordinator"] = f"only with mode ist or hub, or rule {GROUPS_EA_WILD}"
+    if rule == GROUPS_EA_WILD and role is Role.IN_STEP and coordinator is None:
+        found["ist.coordinator"] = "where the hub is, of rule ea-wild, such as 10.0.0.5:7100"
     if role & MEMBER:
         if values.get("node.peers", (STDIN,)) != (STDIN,):
             found["node.peers"] = f"none with mode {mode}: only the coordinator is spoken to"

@@ -168,6 +168,13 @@ class TrainConfig:
         Role.IN_STEP | Role.UP,
         unset=str(GROUP_SIZE),
     )
+    regroup: int | None = key(
+        whole(1),
+        None,
+        "rules groups: after so many steps, who is in which is drawn anew",
+        Role.IN_STEP | Role.UP,
+        unset="never",
+    )
     topology: str = key(
         one_of(TOPOLOGIES), "full", f"who sends to whom: {', '.join(TOPOLOGIES)}", GOSSIP
     )
@@ -230,7 +237,12 @@ class TrainConfig:
 class IstConfig:
     """A member of independent subnet training: for whom, and how much it can do."""
 
-    coordinator: str | None = key(PROGRAM, None, "mode ist, hub: where the coordinator is", MEMBER)
+    coordinator: str | None = key(
+        PROGRAM,
+        None,
+        "mode ist, hub, rule groups-ea-wild: where the coordinator is",
+        MEMBER | Role.IN_STEP,
+    )
     width: float = key(
         ABOVE_ZERO,
         0.0,

@@ -174,7 +174,15 @@ class PeerRole:
             "_credentials": own_credentials(),
         }
         if train.mode == ALLREDUCE:
-            return murmurate.join(model, optimizer, mode="allreduce", group=train.group, **common)
+            return murmurate.join(
+                model,
+                optimizer,
+                mode="allreduce",
+                group=train.group,
+                regroup=train.regroup,
+                coordinator=self.config.ist.coordinator,
+                **common,
+            )
         if train.mode == HOGWILD:
             return murmurate.join(model, optimizer, mode="hogwild", **common)
         return murmurate.join(

@@ -13,7 +13,7 @@ from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import mixes_weights
 from murmurate.core.synchronous.rules import (
     GROUP_SIZE,
-    GROUPS,
+    GROUPED,
     HIERARCHICAL,
     RULES_IN_STEP,
     group_problem,
@@ -156,7 +156,7 @@ def plan(
         if given and mode != "ist":
             problems.append(f"{option}: only with --mode ist")
     in_step = config.train.mode in RULES_IN_STEP
-    if config.train.rule in (HIERARCHICAL, GROUPS) and (
+    if config.train.rule in (HIERARCHICAL, *GROUPED) and (
         what := group_problem(nodes, config.train.group or GROUP_SIZE)
     ):
         problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
@@ -223,8 +223,8 @@ def trajectories(plan: UpPlan) -> Path | None:
     return Path(path).with_suffix(".trajectory") if plan.trajectory and path else None
 
 
-def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
-    """How node `number` is started."""
+def command(plan: UpPlan, number: int, folder: Path, coordinator: str | None = None) -> list[str]:
+    """How node `number` is started. `coordinator`: where the hub across groups is."""
     config, name, kept_in = plan.config, plan.names[number], trajectories(plan)
     given = passed_on(config, Role.PEER | Role.IN_STEP) | {
         "--name": name,
@@ -239,6 +239,7 @@ def command(plan: UpPlan, number: int, folder: Path) -> list[str]:
         "--report": None,
         "--weights": folder / f"{name}.npy",
         "--trajectory": kept_in and kept_in / f"{name}.safetensors",
+        "--coordinator": coordinator,
     }
     if plan.generator:  # the budget is its own
         given |= {"--generator": "-", "--samples": None, "--seconds": None}
@@ -322,6 +323,28 @@ def coordinator_command(plan: UpPlan, *, listen: str = "127.0.0.1:0") -> list[st
         "--report": None,
     }
     return _process(COORDINATOR, given)
+
+
+def hub_across_command(plan: UpPlan) -> list[str]:
+    """How the hub with which groups exchange is started. Its end is told: the budget is theirs."""
+    node, train = plan.config.node, plan.config.train
+    size = train.group or GROUP_SIZE
+    return _process(
+        COORDINATOR,
+        {
+            "--mode": "hub",
+            "--rule": "ea-wild",
+            "--run": node.run,
+            "--seed": node.seed,
+            "--listen": "127.0.0.1:0",
+            "--founders": -(-plan.nodes // size),
+            "--workload": train.workload,
+            "--data": train.data,
+            "--batch-size": train.batch_size,
+            "--lr": train.lr,
+            "--evaluate-s": 0,
+        },
+    )
 
 
 def _process(kind: str, given: Mapping[str, object]) -> list[str]:

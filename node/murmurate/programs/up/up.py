@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from murmurate.core.gossip.ways import WAYS, mixes_weights
-from murmurate.core.synchronous.rules import ALLREDUCE, GROUPS
+from murmurate.core.synchronous.rules import ALLREDUCE, GROUPED, GROUPS_EA_WILD
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.programs.up.child import (
     DIED,
@@ -326,7 +326,7 @@ class UpRun:
         done = [child for child in self.peers if child.state == DONE]
         predicted = None
         curves = {child.name: child.curve for child in self.peers}
-        if train.mode == ALLREDUCE and train.rule != GROUPS:
+        if train.mode == ALLREDUCE and train.rule not in GROUPED:
             predicted = 0.0  # nothing is stale where all wait for all
         elif train.rule in WAYS and not mixes_weights(train.rule):
             histories = {child.name: child.history for child in self.peers}
@@ -366,6 +366,10 @@ def _kind(plan: UpPlan) -> type[UpRun]:
         from murmurate.programs.up.subnets import UpCentred
 
         return UpCentred
+    if plan.config.train.rule == GROUPS_EA_WILD:
+        from murmurate.programs.up.grouped import UpGrouped
+
+        return UpGrouped
     return UpRun
 
 

@@ -20,6 +20,8 @@ from murmurate.core.codecs.choice import parse_codec
 from murmurate.core.gossip.ways import WAYS, mixes_weights
 from murmurate.core.synchronous.rules import (
     ALLREDUCE,
+    GROUP_SIZE,
+    GROUPED,
 )
 from murmurate.core.theory import folding_rates, gossip_expected_unequal
 from murmurate.errors import ConfigError
@@ -109,6 +111,8 @@ class _Run:
             links_bytes_s=plan.links_bytes_s,
             joins_s=plan.joins_s,
             leaves_s=plan.leaves_s,
+            group=train.group or GROUP_SIZE,
+            regroup=train.regroup,
             every=train.every,
             topology=train.topology,
             split=train.split,
@@ -119,7 +123,7 @@ class _Run:
             validates=train.validation is not None,
             codecs={name: parse_codec(codec) for name, codec in plan.codecs.items()},
         )
-        self.engine = engine(train.mode)(self.task)
+        self.engine = self._engine()
         self.kills = sorted(plan.kills, key=lambda kill: kill.part)
         self.curves: dict[str, list[report.CurvePoint]] = {}
         self.evaluations = EvaluationPlan(train.evaluate_s)
@@ -131,6 +135,13 @@ class _Run:
             self.trajectory = VirtualTrajectory(self.engine)
             self.trajectory.take(0.0)
         self.computed = 0.0
+
+    def _engine(self) -> Engine:
+        if self.task.rule in GROUPED:
+            from murmurate.study.virtual.groups import Groups
+
+            return Groups(self.task, engine)
+        return engine(self.task.mode)(self.task)
 
     @property
     def part(self) -> float:
@@ -287,7 +298,7 @@ class _Run:
             distance=more.pop("replica_distance_max", None),
             staleness=report.pooled_staleness(one.staleness.counts() for one in figures),
             predicted=0.0
-            if train.mode == ALLREDUCE
+            if train.mode == ALLREDUCE and train.rule not in GROUPED
             else self._predicted()
             if predictable
             else None,

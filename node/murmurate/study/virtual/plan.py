@@ -9,7 +9,7 @@ from types import MappingProxyType
 from murmurate.core.synchronous.rules import (
     ALLREDUCE,
     GROUP_SIZE,
-    GROUPS,
+    GROUPED,
     HIERARCHICAL,
     group_problem,
 )
@@ -119,9 +119,7 @@ def plan(
             problems.append(f"{option}: only with --mode gossip")
     if generator:
         problems += generator_problems(config.train, ("gossip",))
-    if config.train.rule == GROUPS:
-        problems.append("--rule groups: not in virtual time; flat, hierarchical")
-    if config.train.rule in (HIERARCHICAL, GROUPS) and (
+    if config.train.rule in (HIERARCHICAL, *GROUPED) and (
         what := group_problem(nodes, config.train.group or GROUP_SIZE)
     ):
         problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")

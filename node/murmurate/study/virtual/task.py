@@ -16,6 +16,7 @@ from murmurate.core.codecs.choice import Choice
 from murmurate.core.figures.learning import Learning
 from murmurate.core.layout import Layout
 from murmurate.core.staleness import Summary
+from murmurate.core.synchronous.rules import GROUP_SIZE
 from murmurate.core.values.recipe import Recipe
 from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
@@ -68,6 +69,10 @@ class VirtualTraining:
     """Mode gossip: who comes later than all others, and when."""
     leaves_s: Mapping[str, float] = field(default_factory=dict)
     """Mode gossip: who goes before the end, and when."""
+    group: int = GROUP_SIZE
+    """Rules `groups`: members in a group."""
+    regroup: int | None = None
+    """… and steps after which they are drawn anew; None: never."""
     every: int | None = None
     """Local steps in an update, or for a lease; None: 1, or 10."""
     topology: str = "full"
