@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from murmurate.core.synchronous.rules import group_of
 from murmurate.core.values.names import ordinal
@@ -59,7 +61,8 @@ def group_by(draw: Draw, name: str, size: int) -> int | None:
     return _dealt(draw, size)[number]
 
 
-def _dealt(draw: Draw, size: int) -> dict[int, int]:
+@lru_cache(maxsize=8)
+def _dealt(draw: Draw, size: int) -> Mapping[int, int]:
     """Of all but the first ones: their places, in a random order of those who take them."""
     places = [number for number in range(draw.members) if number % size]
     order = sorted(places, key=lambda number: (_chance(draw, number), number))
