@@ -120,7 +120,7 @@ def test_a_hub_of_another_rule_is_refused() -> None:
         ({"rule": "flat", "regroup": 5}, "regroup 5: only with rule 'groups' or"),
         ({"rule": "groups", "name": "m-0", "regroup": 0}, "regroup 0: expected 1 or more"),
         ({"rule": "groups-ea-wild", "name": "m-0"}, "needs the address of a hub of rule"),
-        ({"rule": "groups", "name": "m-0", "coordinator": "h:1"}, "no other rule of mode"),
+        ({"rule": "groups", "name": "m-0", "coordinator": "h:1"}, "or rule 'groups-ea-wild'"),
         ({"rule": "groups-ea-wild", "name": "al", "coordinator": "h:1"}, "must end in a number"),
         ({"mode": "gossip", "regroup": 5}, "regroup 5: only with mode 'allreduce'"),
     ],

@@ -208,7 +208,7 @@ class HubAcross:
             if leasing.wants_push(all_of_it=True):
                 self._push()
                 return False
-            return leasing.settled() and not self._open
+            return self._values is not None and leasing.settled() and not self._open
 
         self._wait(settled, timeout_s)
 

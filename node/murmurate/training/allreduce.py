@@ -76,10 +76,14 @@ def start(
         raise ConfigError(f"regroup {regroup}: only with rule {' or '.join(map(repr, GROUPED))}")
     if regroup is not None and regroup < 1:
         raise ConfigError(f"regroup {regroup}: expected 1 or more steps")
-    if (rule == GROUPS_EA_WILD) != (coordinator is not None):
+    if rule == GROUPS_EA_WILD and coordinator is None:
         raise ConfigError(
-            f"coordinator: rule {GROUPS_EA_WILD!r} needs the address of a hub of rule 'ea-wild';"
-            f" no other rule of mode {ALLREDUCE!r} has one"
+            f"coordinator: rule {rule!r} needs the address of a hub of rule 'ea-wild'"
+        )
+    if rule != GROUPS_EA_WILD and coordinator is not None:
+        raise ConfigError(
+            f"coordinator {coordinator!r}: only with mode 'ist' or 'hub', or rule"
+            f" {GROUPS_EA_WILD!r}"
         )
     if group is not None and group < 1:
         raise ConfigError(f"group {group}: expected 1 or more members in a group")
