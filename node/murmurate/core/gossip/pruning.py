@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from murmurate.core.clock import Clock
 from murmurate.core.gossip.delivery import PushDelivery
+from murmurate.core.gossip.pieces import Pieces
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.state import PeerState
 from murmurate.core.message import Push
@@ -20,6 +21,7 @@ class Pruning:
         self._state = state
         self._delivery = delivery
         self._snapshots = snapshots
+        self._pieces = Pieces(state)
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
 
@@ -53,6 +55,7 @@ class Pruning:
             self._sum_up_for_those_away(stable)
         else:
             self._let_go(stable)
+            self._pieces.sum_up(others)
 
     def _is_half_full(self) -> bool:
         return 2 * self._state.log.nbytes > self._state.config.log_bytes_max
