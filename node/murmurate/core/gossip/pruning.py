@@ -13,6 +13,10 @@ LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
 two members cannot vote one of them out, and the log of the other would grow for ever."""
 
+AWAY_PUSHES_MAX = 128
+"""So many pushes of mine are kept for those away before what they all lack is summed up: it would be
+in every checkpoint."""
+
 
 class Pruning:
     """What everyone has for good leaves log and store; the log stays within its bytes."""
@@ -98,15 +102,16 @@ class Pruning:
         self._state.log.prune(stable)
 
     def _sum_up_for_those_away(self, stable: Clock) -> None:
-        """While somebody is away, nothing goes; where the log is full, what all who are there have
-        is summed up.
+        """While somebody is away, nothing goes; where the log is full or long, what all who are
+        there have is summed up.
 
         Were those away not counted, two halves of a cut would have only sums of each other's
         updates when they meet again, and nobody could take those apart. But they have none of what
         I made since they went: they can take it as one sum.
         """
         state = self._state
-        if state.log.nbytes <= state.config.log_bytes_max:
+        full = state.log.nbytes > state.config.log_bytes_max
+        if not full and len(state.log) <= AWAY_PUSHES_MAX:
             return
         since = max(self._away.values())
 
