@@ -14,8 +14,8 @@ LOG_UPDATES_MAX = 16384
 two members cannot vote one of them out, and the log of the other would grow for ever."""
 
 AWAY_PUSHES_MAX = 128
-"""So many pushes of mine are kept for those away before what they all lack is summed up: it would be
-in every checkpoint."""
+"""So many pushes of mine are kept for those away before what they all lack is summed up: it is in
+every checkpoint."""
 
 
 class Pruning:

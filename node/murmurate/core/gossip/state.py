@@ -20,7 +20,6 @@ from murmurate.core.message import Digest, Generation, Push
 from murmurate.core.receiving.rule import ReceivingRule
 from murmurate.core.replica import Replica
 
-
 CUTS_MAX = 512
 """Ranges of updates that a digest tells of the checkpoints after the oldest: it is a small message.
 Where there are more, nobody sums up what they may cut."""
