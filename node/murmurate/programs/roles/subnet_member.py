@@ -168,6 +168,7 @@ class MemberRole:
         self._log_loss()
         self.program.tell("progress")
         settled = bool(member.stopped) or member.settle(LEAVE_S)
+        member.conclude()
         row = self.row()
         sentence = (
             f"{row['name']} ends ({self.program.stop.reason}): {row['samples']:,} samples,"
