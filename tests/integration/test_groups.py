@@ -14,6 +14,7 @@ from tests.integration.test_allreduce import (
     GO_ON_S,
     WAIT_S,
     InThread,
+    batch,
     everyone,
     forked,
     hear,
@@ -24,6 +25,7 @@ from tests.integration.test_allreduce import (
 
 import murmurate
 from murmurate.core.values.hub_settings import HubSettings
+from murmurate.edge.net import collective
 from murmurate.errors import ConfigError
 from murmurate.training.groups import GroupedSwarm
 
@@ -104,6 +106,25 @@ def test_one_of_each_group_exchanges_with_a_hub_and_broadcasts_inside(regroup: i
     assert found[0].weights is not None
     assert torch.equal(found[0].weights, centre)
     assert float(centre.abs().max()) < 100
+
+
+def test_a_group_that_is_through_waits_for_a_slow_one_longer_than_for_any_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collective, "OPERATION_S", 1.0)
+
+    def slow(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.1)
+        return batch(number)
+
+    with members(4, 30, rule="groups", group=2, name="m-{}") as found:
+        for each in found[:2]:
+            each.goes_on = lambda number: number < 5
+        for each in found[2:]:
+            each.data = slow
+        everyone(found)
+    assert groups(found), "all were even"
+    assert apart(found) <= 1e-5
 
 
 def test_a_hub_of_another_rule_is_refused() -> None:
