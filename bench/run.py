@@ -23,8 +23,8 @@ virtual    four nodes in virtual time, against the same four as real processes
 converge   does adding peers help? In virtual time, for hours: only if it is named; it goes on where
            it stopped (bench/converge.py has more options)
 
-Without names: all but virtual and converge, in a quarter of an hour. The JSON goes to bench/results unless a
-file is given; how to read it: docs/benchmarks.md.
+Without names: all but virtual and converge, in a quarter of an hour. The JSON goes to bench/results
+unless a file is given; how to read it: docs/benchmarks.md.
 """
 
 from __future__ import annotations
