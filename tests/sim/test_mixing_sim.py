@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from murmurate.core.gossip.average.push_sum import Averager, Merged, Share, Stale
+from murmurate.core.gossip.average.push_sum import Averager, IsFar, Merged, Share, Stale
 from murmurate.errors import PromiseBroken
 from murmurate.study.sim import mixing
 
@@ -32,11 +32,13 @@ def test_one_seed_decides_everything() -> None:
 def test_a_share_that_is_put_in_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     receive = Averager.receive
 
-    def again(self: Averager, sender: str, share: Share) -> Merged | Stale:
-        life, last = self._taken.get(sender, (0, 0))
-        if life == share.epoch and share.seq <= last:
-            self._taken[sender] = life, share.seq - 1
-        return receive(self, sender, share)
+    def again(
+        self: Averager, sender: str, share: Share, is_far: IsFar | None = None
+    ) -> Merged | Stale:
+        tie = self.ties.get(sender)
+        if tie is not None and tie.epoch == share.epoch and share.seq <= tie.taken:
+            tie.taken = share.seq - 1
+        return receive(self, sender, share, is_far)
 
     monkeypatch.setattr(Averager, "receive", again)
     with pytest.raises(PromiseBroken, match="twice"):
