@@ -71,20 +71,13 @@ class AnyLife(Averager):
         return super().receive(sender, replace(share, to_epoch=self.epoch), is_far)
 
 
-class NeverForgets(Averager):
-    """What a partner that has left still had on the way is taken."""
-
-    def close(self, partner: str, epoch: int) -> None:
-        pass
-
-
 class TakesBackWhatWasLost(Averager):
     """What a departed partner has not confirmed is put in here again; it may have it."""
 
-    def close(self, partner: str, epoch: int) -> None:
+    def let_go(self, partner: str) -> None:
         if (share := self.unconfirmed(partner)) is not None:
             self.put_in(share.model, share.weight)
-        super().close(partner, epoch)
+        super().let_go(partner)
 
 
 class CountsTwice(Averager):
@@ -124,7 +117,6 @@ MISTAKES: list[tuple[type[Averager], str]] = [
     (AfterTheUnion, "P4"),
     (ClockOfTheOther, "P4"),
     (AnyLife, "lives"),
-    (NeverForgets, "lives"),
     (TakesBackWhatWasLost, "mass"),
     (CountsTwice, "mass"),
 ]

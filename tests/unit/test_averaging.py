@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from murmurate.core.clock import Clock, Dot
+from murmurate.core.gossip.average import push_sum
 from murmurate.core.gossip.average.push_sum import (
     ELSEWHERE,
-    GAP,
     TWICE,
     WEIGHT_MAX,
     WEIGHT_MIN,
@@ -186,15 +186,15 @@ def test_a_lost_share_comes_again_and_twins_change_nothing() -> None:
     assert b.mass.tolist() == near(6.25, 1.75)
 
 
-def test_what_does_not_follow_is_not_put_in() -> None:
-    """No honest sender gives the second before the first is confirmed; I forgot that one."""
+def test_what_follows_one_that_was_let_go_of_is_put_in() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    b.receive("a", turn(a, {"b": 1})["b"])
-    a.confirm("b", b.receipt("a", 1))
+    lost = turn(a, {"b": 1})["b"]
+    a.let_go("b")
     second = turn(a, {"b": 1})["b"]
-    other = node("b", 0.0)
-    assert other.receive("a", second) is GAP
-    assert other.mass.tolist() == [0.0, 1.0]
+    assert (second.seq, of(second).tolist()) == (2, [2.0, 0.25])
+    assert b.receive("a", second) == Merged(0)
+    assert b.receive("a", lost) is TWICE
+    assert b.mass.tolist() == near(2.0, 1.25)
 
 
 def test_what_is_given_never_changes() -> None:
@@ -520,23 +520,30 @@ def test_what_was_on_its_way_to_one_who_is_gone_is_gone_with_its_weight() -> Non
     a, b, c = node("a", 8.0), node("b", 0.0), node("c", 0.0)
     b.receive("a", turn(a, {"b": 1})["b"])  # arrived, never confirmed
     give(b, c)  # half of it was passed on
-    a.close("b", 1)
+    a.let_go("b")
     assert (a.mass.tolist(), a.model.tolist()) == ([4.0, 0.5], [8.0])
     assert (a.mass + c.mass).tolist() == near(6.0, 2.25)  # without b: 2 and 0.75 of a's and b's
 
 
-def test_a_forgotten_life_is_refused_and_its_counters_are_freed() -> None:
+def test_numbers_go_on_after_what_was_given_is_let_go_of() -> None:
     a, b = node("a", 8.0), node("b", 0.0)
-    late = turn(b, {"a": 1})["a"]
-    b.receive("a", turn(a, {"b": 1})["b"])
-    a.close("b", 1)
-    assert lent(a) == {}
-    assert a.receive("b", late) is ELSEWHERE
-    with pytest.raises(LocalProtocolError, match="b/1"):
-        turn(a, {"b": 1})
-    assert turn(a, {"b": 2})["b"].to_epoch == 2
-    a.close("b", 1)  # says nothing of the life after
-    assert lent(a) == {"b": 0.25}
+    give(a, b)
+    a.let_go("b")
+    a.let_go("nobody")
+    assert turn(a, {"b": 1})["b"].seq == 2
+    assert turn(a, {"b": 2})["b"].seq == 1  # another life
+    assert a.receive("b", Share(1, 1, 1, 0.5, vector(1.0), Clock())) is ELSEWHERE
+
+
+def test_of_those_who_are_gone_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push_sum, "TIES_MAX", 2)
+    a = node("a", 8.0)
+    for name in "bcdef":
+        turn(a, {name: 1})
+    a.forget(("b", "f"))
+    assert sorted(a.ties) == ["b", "d", "e", "f"]
+    a.forget(("b", "f"))
+    assert sorted(a.ties) == ["b", "d", "e", "f"]
 
 
 def test_an_older_view_of_a_partner_shares_with_its_newest_life() -> None:

@@ -295,12 +295,10 @@ class _Swarm:
             node.view[sender] = max(message.epoch, node.view[sender])
 
     def part(self, leaver: _Node, other: _Node) -> None:
-        """Leaving in order: each closes the life of the other, and forgets it."""
+        """One leaves another: neither gives to the other any more, or waits for it."""
         for a, b in ((leaver, other), (other, leaver)):
-            life, (name, epoch) = a.life, b.life
-            a.averager.close(name, epoch)
-            self.oldest[life, name] = epoch + 1
-            del a.view[name]
+            a.averager.let_go(b.life[0])
+            del a.view[b.life[0]]
         self.result.counts["departure"] += not leaver.view
 
 

@@ -12,9 +12,9 @@ here is when a share goes to whom. A driver talks to a `MixingPeer` as to a `Pee
    lead any more.
 3. Every share is answered with a receipt, and that is repeated: it is small, a share is not.
 4. Who is dead or has left gets nothing more; what was on its way is kept for `forget_after_s`, for
-   it may not be dead: then it goes on. After that the life is closed, and leaves the clock.
-5. What is forgotten cannot be taken up again. A life that outlived it is told so by a receipt for
-   nothing, number 0, and the smaller side starts again as newcomers (`Rejoin`).
+   it may not be dead: then it goes on. After that it is let go of, and the life leaves the clock.
+5. Who comes back after that is told that it was too long apart (a receipt with number 0), and the
+   smaller side starts again as newcomers (`Rejoin`).
 6. Weights change in `publish` and when a share or the first snapshot is folded in, and never
    because of who comes or goes.
 """
@@ -33,7 +33,7 @@ from murmurate.core.gossip.average.links import ShareLinks
 from murmurate.core.gossip.average.lives import PartnerLives
 from murmurate.core.gossip.average.partners import Partners
 from murmurate.core.gossip.average.past_lives import PastLives
-from murmurate.core.gossip.average.push_sum import FAR, GAP, TWICE, Merged, Receipt, Share, Stale
+from murmurate.core.gossip.average.push_sum import FAR, TWICE, Merged, Receipt, Share
 from murmurate.core.gossip.average.state import MixingState
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.past import Past
@@ -170,7 +170,7 @@ class MixingPeer(SendsNoUpdates):
         last = self.averager.receipt(sender, epoch).seq
         if to_epoch == self.epoch and seq <= last:
             self.links.owe(sender)
-        return to_epoch == self.epoch and seq > last and not self.averager.retired(sender, epoch)
+        return to_epoch == self.epoch and seq > last
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -179,13 +179,13 @@ class MixingPeer(SendsNoUpdates):
         if sender == self.name:
             raise RemoteProtocolError("sender", f"{sender}: my id is used elsewhere")
         if isinstance(message, Ping | PingRequest | Ack):
-            return self.lives.verdicts(self.membership.receive(sender, message, now))
+            return self.lives.verdicts(self.membership.receive(sender, message, now), now)
         effects: list[Effect] = []
         if isinstance(message, Share):
             self._check_share(message, now)
             effects.append(self.state.deliver(sender, message))
         elif isinstance(message, Receipt):
-            self.lives.on_receipt(sender, message)
+            self.lives.on_receipt(sender, message, now)
         elif isinstance(message, SnapshotRequest):
             if self.synced:
                 effects.append(Send(sender, self.snapshot()))
@@ -193,7 +193,7 @@ class MixingPeer(SendsNoUpdates):
             if problem := payload_problem(message.weights, self.replica.weights, message.norm):
                 raise RemoteProtocolError("snapshot.weights", problem)
             self._check_clock("snapshot.clock", message.clock, now)
-            effects += self.lives.verdicts(self.membership.learn(message.members, now))
+            effects += self.lives.verdicts(self.membership.learn(message.members, now), now)
             effects.append(self.state.deliver(sender, message))
         else:
             kind = type(message).__name__
@@ -204,7 +204,7 @@ class MixingPeer(SendsNoUpdates):
         """A piece of a long message came, maybe of a snapshot: its sender is alive."""
         if snapshot:
             self._asking.began(sender)
-        return self.lives.verdicts(self.membership.heard(sender, now))
+        return self.lives.verdicts(self.membership.heard(sender, now), now)
 
     def broke(self, sender: str, *, again: bool) -> None:
         """A snapshot that was coming will not; `again`: it may go on where it broke off."""
@@ -238,17 +238,12 @@ class MixingPeer(SendsNoUpdates):
         if self.state.leaving:
             # Else it would go with me, and the last receipts would not be the last.
             return [Drop(sender, "leaving"), *self.links.receipt(*life)]
-        outcome: Merged | Stale = GAP
-        if not self.averager.retired(*life):
-            outcome = self.averager.receive(sender, message, self.partners.spread.is_far)
-        if outcome is FAR:
-            self.averager.close(*life)  # nothing more of that life, and it is told so
-            return [Drop(sender, "far", FAR.reason), Send(sender, Receipt(0, self.epoch, life[1]))]
-        if outcome is GAP:
-            detail = "what it gave before is forgotten here"
-            return [Drop(sender, "stale", detail), Send(sender, Receipt(0, self.epoch, life[1]))]
+        if self.state.apart.get(sender) == message.epoch:
+            told = Send(sender, Receipt(0, self.epoch, message.epoch))
+            return [Drop(sender, "stale", "it was away for too long"), told]
+        outcome = self.averager.receive(sender, message, self.partners.spread.is_far)
         if not isinstance(outcome, Merged):
-            reason = "duplicate" if outcome is TWICE else "stale"
+            reason = {TWICE: "duplicate", FAR: "far"}.get(outcome, "stale")
             return [Drop(sender, reason, outcome.reason), *self.links.receipt(*life)]
         self.links.owe(sender)
         self.partners.merged(sender, outcome)
@@ -259,7 +254,7 @@ class MixingPeer(SendsNoUpdates):
         """Whatever is due: probes, receipts again, the end of lives."""
         effects: list[Effect] = []
         if now >= self.membership.due:
-            effects += self.lives.verdicts(self.membership.tick(now))
+            effects += self.lives.verdicts(self.membership.tick(now), now)
         if now >= self._upkeep_due:
             interval = self.config.digest_interval_s * (0.75 + 0.5 * self.state.rng.random())
             self._upkeep_due = now + interval
@@ -272,7 +267,7 @@ class MixingPeer(SendsNoUpdates):
         """Get to know the seed peers."""
         self._upkeep_due = now
         seed_peers = [name for name in dict.fromkeys(names) if name != self.name]
-        return self.lives.verdicts(self.membership.join(seed_peers, now))
+        return self.lives.verdicts(self.membership.join(seed_peers, now), now)
 
     def leave(self, now: float) -> list[Effect]:
         """Say that I leave, and what I have of everyone; keep driving me until `settled`.
@@ -281,7 +276,7 @@ class MixingPeer(SendsNoUpdates):
         """
         self.state.leaving = True
         self.links.nobody_due()
-        return self.lives.verdicts(self.membership.leave(now, self.seq))
+        return self.lives.verdicts(self.membership.leave(now, self.seq), now)
 
     def settled(self) -> bool:
         """No share is due, on its way or unconfirmed."""

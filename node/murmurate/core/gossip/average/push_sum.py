@@ -8,7 +8,7 @@ strongly connected graph; plain averaging on directed links ends elsewhere (see 
 
 A share is a thing: it is somewhere exactly once. The giver keeps it, under a number, until a
 receipt says that it is in, and meanwhile gives that partner no other; what is lost is sent again as
-it was. The receiver puts number n in after n - 1, once, and remembers the number alone. So always
+it was. The receiver puts no number in that is not above the last one, and remembers that alone. So
     sum(mass at nodes) + sum(mass of shares not put in yet) == what was put in
 whatever is lost, comes twice, late or out of order: to the rounding of one mean in the model's
 dtype for each share put in, as a step of an optimizer has it. Where two models are the same, their
@@ -17,7 +17,7 @@ mean is, to the bit. A number belongs to two lives: a share names both, and any 
 What a departure costs. What a life that is over held, and what was on its way from it or to it, is
 gone *with its weight*, as if it had not been put in: models stay means of what remains and never
 shrink, and nothing ever counts twice. Who was thought dead and is not goes on where it was: its
-shares are kept until its life is closed for good.
+shares are kept for a while, and its numbers go on.
 
 Replicas never agree to the bit (F9). A clock then says whose work has *some* part in these weights.
 """
@@ -41,8 +41,8 @@ WEIGHT_MIN = 2.0**-10
 """A node with less gives nothing away: it would count for nothing until somebody gives to it."""
 WEIGHT_MAX = 2.0**20
 """No share has more: a weight is 1 for each life there ever was, shared among those who are."""
-RETIRED_MAX = 16384
-"""Lives over for good that are remembered, as the last one of each name."""
+TIES_MAX = 16384
+"""Partners whose numbers are remembered, those who are gone included."""
 CHUNK = 1 << 16
 """The distance of two models is taken so many numbers at a time, which stay in the cache."""
 
@@ -101,7 +101,6 @@ class Stale:
 
 TWICE = Stale("it is in already")
 ELSEWHERE = Stale("to or from an earlier life")
-GAP = Stale("those before it are not in")
 FAR = Stale("its model is far away from all others")
 
 
@@ -140,7 +139,6 @@ class Averager:
         them (`PastLives`)."""
         self.dropped: Collection[Key] = ()
         """Those of them that leave the clock, and are not let in again."""
-        self._retired: dict[str, int] = {}
         self._given = False
         """Whether the model's memory is in shares: these nobody changes, so what the model becomes
         next is written elsewhere. (To copy it for each turn took 8 ms of 100 MB.)"""
@@ -221,27 +219,23 @@ class Averager:
     # -- taking ----------------------------------------------------------------------------------
 
     def receive(self, sender: str, share: Share, is_far: IsFar | None = None) -> Merged | Stale:
-        """Put a share in, unless it is, or is not the next, or the distance of its model from this
-        one `is_far`."""
+        """Put a share in, unless it is in, or of no life that counts. If the distance of its model
+        from this one `is_far`, it is taken and let go of with its weight."""
         if share.model.shape != self.model.shape or share.model.dtype != self.model.dtype:
             raise RemoteProtocolError("share.model", f"not {len(self.model)} {self.model.dtype}")
-        before = self.ties.get(sender)
-        if (
-            share.to_epoch != self.epoch
-            or self.retired(sender, share.epoch)
-            or (before is not None and share.epoch < before.epoch)
-        ):
+        if share.to_epoch != self.epoch:
             return ELSEWHERE
-        last = self.receipt(sender, share.epoch).seq
-        if share.seq != last + 1:
-            return TWICE if share.seq <= last else GAP
+        tie = self._tie(sender, share.epoch)
+        if share.epoch < tie.epoch:
+            return ELSEWHERE
+        if share.seq <= tie.taken:
+            return TWICE
         staleness, distance = self._staleness(share.clock), self.distance(share.model)
+        tie.taken = share.seq
         if self.weight and is_far is not None and is_far(sender, distance):
             return FAR
-        tie = self._tie(sender, share.epoch)
         self.put_in(share.model, share.weight, unshared=share.unshared)
         self.clock.merge(share.clock.without(self.dropped))
-        tie.taken = share.seq
         return Merged(staleness, distance, share.weight / self.weight)
 
     def put_in(self, model: torch.Tensor, weight: float, *, unshared: bool = False) -> None:
@@ -272,27 +266,24 @@ class Averager:
             size += float(mine.dot(mine))
         return math.sqrt(apart / size) if size else (math.inf if apart else 0.0)
 
-    # -- lives that end --------------------------------------------------------------------------
+    # -- partners --------------------------------------------------------------------------------
 
-    def retired(self, partner: str, epoch: int) -> bool:
-        """Whether that life is over for good here (`close`)."""
-        return epoch <= self._retired.get(partner, -1)
+    def let_go(self, partner: str) -> None:
+        """What a partner was given and has not confirmed is gone with its weight."""
+        if partner in self.ties:
+            self.ties[partner].share = None
 
-    def close(self, partner: str, epoch: int) -> None:
-        """That life is over for good: free what is kept of it, and refuse what it still sends."""
-        self._retired[partner] = max(epoch, self._retired.pop(partner, -1))
-        if len(self._retired) > RETIRED_MAX:
-            del self._retired[next(iter(self._retired))]
-        tie = self.ties.get(partner)
-        if tie is not None and tie.epoch <= epoch:
-            del self.ties[partner]
+    def forget(self, there: Collection[str]) -> None:
+        """Of those who are not there, forget the numbers of the oldest, if there are too many."""
+        for name in [name for name in self.ties if name not in there][:-TIES_MAX]:
+            del self.ties[name]
 
     def _tie(self, partner: str, epoch: int) -> Tie:
         """To a partner's newest life; what the one before was given is gone with it."""
         tie = self.ties.get(partner)
         if tie is None or epoch > tie.epoch:
-            if partner == self.name or self.retired(partner, epoch):
-                raise LocalProtocolError(f"no share for {partner}/{epoch}: own name or retired")
+            if partner == self.name:
+                raise LocalProtocolError(f"no share for {partner}: that is my name")
             tie = self.ties[partner] = Tie(epoch)
         return tie
 

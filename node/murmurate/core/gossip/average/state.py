@@ -41,8 +41,8 @@ class MixingState:
         replica.clock = self.averager.clock
         self.seq = self.clock.last(name, epoch)
         """The number of my last update."""
-        self.refused: dict[str, int] = {}
-        """Lives that have forgotten what I gave them."""
+        self.apart: dict[str, int] = {}
+        """Lives that are here again, and were too long apart from me to go on at once."""
         self.unfolded = 0
         """Messages that were delivered, and that the driver has not folded yet."""
 
@@ -60,11 +60,7 @@ class MixingState:
         return self.is_there(to, self.membership.epoch(to) or 0)
 
     def is_there(self, name: str, life: int) -> bool:
-        """Whether that life is alive, met, and neither of us has forgotten the other."""
+        """Whether that life is alive, met, and was not too long apart from me."""
         if not life or name == self.name or self.membership.epoch(name) != life:
             return False
-        return self.membership.state(name) in (ALIVE, SUSPECT) and not self.is_apart(name, life)
-
-    def is_apart(self, name: str, life: int) -> bool:
-        """Whether that life has forgotten what I gave it, or I what it gave me."""
-        return self.refused.get(name) == life or self.averager.retired(name, life)
+        return self.membership.state(name) in (ALIVE, SUSPECT) and self.apart.get(name) != life
