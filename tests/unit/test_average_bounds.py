@@ -13,7 +13,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import Applied, Deliver, Drop, Effect, Send
 from murmurate.core.gossip.average.mixing import WEIGHT_LIVES, MixingPeer
 from murmurate.core.gossip.average.push_sum import Receipt, Share
-from murmurate.core.gossip.average.spread import FAR, TIMES, Spread
+from murmurate.core.gossip.average.spread import FAR, TIMES, ModelSpread
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.message import ALIVE, DEAD, Ack, Rumour, Snapshot, SnapshotRequest
 from murmurate.core.replica import Replica
@@ -88,7 +88,7 @@ def test_of_two_members_each_must_trust_the_other() -> None:
 
 
 def test_a_spread_by_hand() -> None:
-    spread = Spread()
+    spread = ModelSpread()
     assert not spread.is_far("b", 2.0)
     assert not spread.is_far("c", 7.0)  # the other was as far, or nearly
     spread.forget("c")

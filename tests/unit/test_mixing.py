@@ -887,6 +887,8 @@ def test_two_who_were_too_long_apart_wait_and_then_go_on() -> None:
             a.receive(name, Ack(0, name, False, ()), NOW + later)
         a.tick(NOW + later)
     assert "b" in a.ready(NOW + 20)
+    a.receive("b", Receipt(0, 1, 1), NOW + 20)  # b waits a moment longer
+    assert "b" in a.ready(NOW + 20)
     assert isinstance(give(a, "b", theirs)[0], Applied)
 
 

@@ -32,8 +32,8 @@ class PartnerLives:
         self._partners = partners
         self._long_dead: dict[str, int] = {}
         """Who was dead for `forget_after_s`, and in which life."""
-        self._until: dict[str, float] = {}
-        """How long each of those who are apart is waited for."""
+        self._until: dict[str, tuple[int, float]] = {}
+        """Which life of each was apart, and how long that is or was waited for."""
         self._over = False
         """Whether this life of mine has ended in a `Rejoin`."""
 
@@ -66,14 +66,16 @@ class PartnerLives:
         if receipt.seq:
             self._links.confirm(sender, receipt)
         elif (receipt.epoch, receipt.to_epoch) == (state.membership.epoch(sender), state.epoch):
-            self._part(sender, receipt.epoch, now)
+            # Who waits a moment longer than I did says so still; else we would wait in turns.
+            life, until = self._until.get(sender, (0, 0.0))
+            if life != receipt.epoch or now >= until + APART_S:
+                self._part(sender, receipt.epoch, now)
 
     def _part(self, name: str, life: int, now: float) -> None:
         """That life and I were too long apart."""
-        if self._state.apart.get(name) != life:
-            self._state.apart[name] = life
-            self._until[name] = now + APART_S
-            self._cut(name)
+        self._state.apart[name] = life
+        self._until[name] = (life, now + APART_S)
+        self._cut(name)
 
     def _cut(self, name: str) -> None:
         """Nothing goes to it for now, and nothing is known of its model."""
@@ -103,9 +105,11 @@ class PartnerLives:
             self._long_dead.pop(name, None)
         averager.forget(membership.live())
         effects = self._rejoin()
-        for name, until in list(self._until.items()):
-            if now >= until or membership.epoch(name) != state.apart[name]:
-                del self._until[name], state.apart[name]
+        for name, (life, until) in list(self._until.items()):
+            if now >= until or membership.epoch(name) != life:
+                state.apart.pop(name, None)
+            if membership.epoch(name) != life:
+                del self._until[name]
         return effects
 
     def _rejoin(self) -> list[Effect]:

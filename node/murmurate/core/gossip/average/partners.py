@@ -11,7 +11,7 @@ import math
 from murmurate.core import topology
 from murmurate.core.gossip.average.links import ShareLinks
 from murmurate.core.gossip.average.push_sum import Merged
-from murmurate.core.gossip.average.spread import Spread
+from murmurate.core.gossip.average.spread import ModelSpread
 from murmurate.core.gossip.average.state import MixingState
 
 EVEN = 3e-6
@@ -27,7 +27,7 @@ class Partners:
     def __init__(self, state: MixingState, links: ShareLinks) -> None:
         self._state = state
         self._links = links
-        self.spread = Spread()
+        self.spread = ModelSpread()
         self._turn = 0
         self._neighbours: tuple[str, ...] = ()
         self._neighbours_version = -1

@@ -17,7 +17,7 @@ KEPT = 0.99
 """Of what a partner's distance was, its next share leaves so much: it was that far of late."""
 
 
-class Spread:
+class ModelSpread:
     """How far partners' models were from this one, over its size, when they were put in."""
 
     def __init__(self) -> None:
