@@ -20,7 +20,7 @@ from tests.integration.processes import WAIT_S, Process, State, ended, free_port
 import murmurate
 from murmurate.core.driver import Delivery, nothing
 from murmurate.core.effect import Effect, Save, Send
-from murmurate.core.forgetting.agreement import Vow
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.message import Decided, SnapshotRequest
 from murmurate.edge.disk import checkpoint as files
 from murmurate.edge.disk.folder import Folder

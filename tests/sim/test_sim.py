@@ -34,6 +34,8 @@ def test_500_seeds_break_no_promise() -> None:
         assert summary.counts[kind] > 50, kind
     for kind in (
         "disk lost",
+        "memory lost",
+        "back with its clock set back",
         "checkpoint damaged",
         "clock jump",
         "crash between making and sending",

@@ -24,7 +24,7 @@ from murmurate.core.effect import (
     Send,
     Verdict,
 )
-from murmurate.core.forgetting.agreement import VOTE_INTERVALS, Vow
+from murmurate.core.forgetting.vow import VOTE_INTERVALS, Vow
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.delivery import NARROW_UPDATES
 from murmurate.core.gossip.past import Past

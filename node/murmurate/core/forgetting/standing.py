@@ -45,6 +45,8 @@ class Standing:
         self._forget_after_s = forget_after_s
         self._strangers: dict[str, float] = {}
         self._last_words: dict[Key, int] = {}
+        self._memories: dict[str, int] = {}
+        """Since which life each member said that it remembers its votes."""
         self._met = dict.fromkeys(met)
 
     # -- members ---------------------------------------------------------------------------------
@@ -54,6 +56,15 @@ class Standing:
 
     def leaving(self, name: str) -> bool:
         return self._membership.state(name) == LEFT
+
+    def memory(self, name: str) -> int | None:
+        """The life since which a member remembers its votes; None: it did not say."""
+        return self._memories.get(name)
+
+    def told_memory(self, name: str, memory: int) -> None:
+        """A member said since when it remembers its votes."""
+        if self._membership.state(name) is not None:
+            self._memories[name] = memory
 
     def evictable(self, name: str, now: float) -> bool:
         """Dead, left or not heard of, for long."""
@@ -145,6 +156,8 @@ class Standing:
         needed = {key[0] for key in (*keys, *self._last_words)}
         needed |= {*self._baseline.roster, self.name}
         self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
+        live = self.live()
+        self._memories = {n: life for n, life in self._memories.items() if n in live}
         return [
             rumour.name
             for rumour in self._membership.rumours()

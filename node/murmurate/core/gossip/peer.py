@@ -146,9 +146,17 @@ class Peer:
 
         Others begin as newcomers (`synced=False`) and take its snapshot.
         """
-        founding = (Generation(0, (name,)),)
-        replica = Replica(weights)
-        return cls(name, epoch, replica, rng=rng, config=config, history=founding, address=address)
+        founding = (Generation(0, (name,), memories=(epoch,)),)
+        return cls(
+            name,
+            epoch,
+            Replica(weights),
+            rng=rng,
+            config=config,
+            history=founding,
+            past=Past(memory=epoch),
+            address=address,
+        )
 
     @property
     def seq(self) -> int:
@@ -428,7 +436,7 @@ class Peer:
 
     def past(self) -> Past:
         """What my next life must know, though nothing is on a disk: my vow binds it."""
-        return Past(vow=self.state.agreement.vow)
+        return Past(vow=self.state.agreement.vow, memory=self.state.memory)
 
     def weights_for_next_life(self) -> torch.Tensor:
         """My weights: what is on its way are updates, none of which refers to them."""

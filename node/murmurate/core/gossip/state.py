@@ -50,6 +50,8 @@ class PeerState:
         """Whether my weights are the swarm's."""
         self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)
         self.baseline = Baseline(history, keep=config.history_max)
+        self.memory = past.memory
+        """The life since which I remember my votes."""
         self.behind = False
         """Whether the others' baseline has what mine does not: only a snapshot brings it."""
         if synced:
@@ -59,6 +61,7 @@ class PeerState:
             self.baseline.history[-1] if self.baseline.history else None,
             interval_s=config.agree_interval_s,
             vow=past.vow,
+            memory=past.memory,
         )
         self.log = Store()
         """Updates of mine, until everyone has them for good."""
@@ -112,4 +115,5 @@ class PeerState:
 
     def digest(self, *, ask: bool = False) -> Digest:
         """What I have, and what of it a crash cannot take; `ask`: for the same in return."""
-        return Digest(self.epoch, self.replica.context(), self.standing.safe_clock().copy(), ask)
+        safe = self.standing.safe_clock().copy()
+        return Digest(self.epoch, self.replica.context(), safe, ask, self.memory)
