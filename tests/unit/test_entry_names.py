@@ -163,7 +163,7 @@ def test_of_two_pools_one_founds(world: World, first: str) -> None:
 
 
 def memory(*, weights: bool = True) -> Memory:
-    return Memory(swarm="old", name="m-1", address="m-1:7000", weights=weights)
+    return Memory(swarm="old", name="m-1", weights=weights)
 
 
 def test_who_remembers_goes_on_even_if_it_may_not_found(world: World) -> None:

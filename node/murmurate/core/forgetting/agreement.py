@@ -78,6 +78,16 @@ class Agreement:
         number = self.current.number if self.current is not None else 0
         return self.acceptor.frozen(key, number, now)
 
+    def lacks_my_promise(self, generation: Generation) -> bool:
+        """Whether I am on a roster that I cannot be on: all on it have promised, as what they
+        remember says. (A memory of before these were numbered says nothing.)"""
+        memory, vow = self.acceptor.memory, self.vow
+        if not memory or self.name not in generation.roster:
+            return False
+        voted = self.current is not None and self.current.has_vote(self.name, memory)
+        promised = vow is not None and vow.number >= generation.number
+        return (voted or generation.has_vote(self.name, memory)) and not promised
+
     def advance(self, generation: Generation, now: float) -> None:
         """The peer has moved to a decided generation."""
         self.current = generation

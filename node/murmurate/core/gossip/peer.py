@@ -304,6 +304,7 @@ class Peer:
                 effects = self._verdicts(self.membership.learn(message.members, now))
                 return [*effects, Deliver(sender, message)]
             case Decided():
+                self._generations.check(message)
                 return [Deliver(sender, message)]
             case Prepare() | Promise() | Accept() | Accepted():
                 if not self.state.whole:

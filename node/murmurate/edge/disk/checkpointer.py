@@ -196,6 +196,7 @@ class Keeper:
             memory,
             name=name,
             swarm=swarm,
+            since=epoch if self.memory is None else memory.since,
             epoch=max(memory.epoch, epoch + EPOCHS),
             void_below=epoch if again else memory.void_below,
             history=() if again else memory.history,
