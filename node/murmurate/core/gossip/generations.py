@@ -68,7 +68,7 @@ class Generations:
         state.baseline.extend(new)
         state.replica.clock = clock
         state.knowledge.move(state.baseline, clock)
-        state.standing.move()
+        state.durable.move()
         state.log.change(state.as_of_now)
         state.store.change(state.as_of_now)
         self._delivery.outbox.change(state.as_of_now)

@@ -433,7 +433,7 @@ class Peer:
         What the oldest of them has is what a crash cannot take. Never called: this peer keeps none,
         and comes back from a crash as a newcomer.
         """
-        self.standing.checkpointed(clock, kept)
+        self.state.durable.checkpointed(clock, kept)
 
     def past(self) -> Past:
         """What my next life must know, though nothing is on a disk: my vow binds it."""

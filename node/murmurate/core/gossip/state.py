@@ -10,6 +10,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import Rng
 from murmurate.core.forgetting.agreement import Agreement
 from murmurate.core.forgetting.baseline import Baseline
+from murmurate.core.forgetting.durable import Durable
 from murmurate.core.forgetting.standing import Standing
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.known_clocks import Knowledge
@@ -68,12 +69,14 @@ class PeerState:
         self.store = Store(config.store_bytes_max)
         """Updates of others that somebody may lack."""
         self.knowledge = Knowledge(replica.clock)
+        self.durable = Durable(replica, self.baseline)
         self.standing = Standing(
             self.membership,
             epoch,
             replica,
             self.baseline,
             self.knowledge,
+            self.durable,
             forget_after_s=config.forget_after_s,
             met=past.met,
         )
@@ -115,5 +118,5 @@ class PeerState:
 
     def digest(self, *, ask: bool = False) -> Digest:
         """What I have, and what of it a crash cannot take; `ask`: for the same in return."""
-        safe = self.standing.safe_clock().copy()
+        safe = self.durable.clock().copy()
         return Digest(self.epoch, self.replica.context(), safe, ask, self.memory)

@@ -11,6 +11,7 @@ from murmurate.core import admission
 from murmurate.core.clock import Clock
 from murmurate.core.driver import Driver
 from murmurate.core.forgetting import attempt
+from murmurate.core.forgetting.durable import Durable
 from murmurate.core.forgetting.standing import Standing
 from murmurate.core.gossip import outbox, peer, store
 from murmurate.core.gossip.comparison import Comparison
@@ -67,7 +68,7 @@ ADOPT = _seam("adopt", Snapshots)
 STORE_COVER = _seam("cover", Store)
 KNOWN_EVERYWHERE = _seam("everywhere", Knowledge)
 NOTE_CLOCK = _seam("note", Knowledge)
-CHECKPOINTED = _seam("checkpointed", Standing)
+CHECKPOINTED = _seam("checkpointed", Durable)
 FINISHED = _seam("finished", Standing)
 IS_MAJORITY = _seam("is_majority", attempt)
 IS_UNANIMOUS = _seam("is_unanimous", attempt)
