@@ -17,6 +17,8 @@ class Durable:
         self._baseline = baseline
         self._kept: list[Clock | None] = []
         """Oldest first; None: too old to be told."""
+        self._begun: Clock | None = None
+        """What one has that is being written: it may be there after a crash, though nobody knew."""
 
     def clock(self) -> Clock:
         """What a crash cannot take. Who keeps no checkpoint comes back with a snapshot of all."""
@@ -28,6 +30,26 @@ class Durable:
             return Clock(generation=clock.generation, base=clock.base)
         return oldest.intersection(clock) if self.gave_up else oldest
 
+    def later(self) -> list[Clock]:
+        """What each one after the oldest lacks of my clock, as far as that can be told."""
+        clock = self._replica.clock
+        out: list[Clock] = []
+        for kept in [*self._kept[1:], self._begun]:
+            if kept is not None:
+                lacking = Clock(generation=clock.generation, base=clock.base)
+                for span in clock.missing(kept):
+                    lacking.add_range(span)
+                out.append(lacking)
+        return out
+
+    def cuts(self) -> list[Clock]:
+        """Sets whose ends are those of all my checkpoints."""
+        return [self.clock(), *self.later()]
+
+    def begun(self, clock: Clock) -> None:
+        """One with this clock is being written."""
+        self._begun = clock.copy()
+
     def checkpointed(self, clock: Clock, kept: int) -> None:
         """One more checkpoint is durable; `kept` of them are kept now."""
         lifted, mine = self._lifted(clock), self._replica.clock
@@ -38,6 +60,7 @@ class Durable:
     def move(self) -> None:
         """See the checkpoints from the newest generation."""
         self._kept = [self._lifted(clock) for clock in self._kept]
+        self._begun = self._lifted(self._begun)
 
     def _lifted(self, clock: Clock | None) -> Clock | None:
         lifted = None if clock is None else self._baseline.lift(clock)

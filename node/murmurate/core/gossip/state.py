@@ -21,6 +21,10 @@ from murmurate.core.message import Digest, Generation, Push
 from murmurate.core.receiving.rule import ReceivingRule
 from murmurate.core.replica import Replica
 
+CUTS_MAX = 512
+"""Ranges of updates that a digest tells of the checkpoints after the oldest: it is a small message.
+Where there are more, nobody sums up what they may cut."""
+
 
 class PeerState:
     """One peer's name, weights, members, generations, and the updates it keeps."""
@@ -118,5 +122,14 @@ class PeerState:
 
     def digest(self, *, ask: bool = False) -> Digest:
         """What I have, and what of it a crash cannot take; `ask`: for the same in return."""
-        safe = self.durable.clock().copy()
-        return Digest(self.epoch, self.replica.context(), safe, ask, self.memory)
+        later = tuple(self.durable.later())
+        told = sum(clock.spans for clock in later) <= CUTS_MAX
+        return Digest(
+            self.epoch,
+            self.replica.context(),
+            self.durable.clock().copy(),
+            ask,
+            kept=1 + len(later),
+            later=later if told else (),
+            memory=self.memory,
+        )
