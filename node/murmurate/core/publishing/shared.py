@@ -14,7 +14,7 @@ With W the weights, n members, c publications of all for each own one, P the own
 had not seen when what arrives now was made, and on every update u, sent or received,
 U ← (1-1/n) U + u, Q ← (1-1/n) Q + 1, ū = U/Q:
 
-    e = (1-β) n^¼                                     (a gain has the optimizer's 1/(1-μ) in it)
+    e = (1-β) min(n, 64/|P|)^¼                        (a gain has the optimizer's 1/(1-μ) in it)
     view   = W + (c-1) ΣP + (c/n) e gain + ½ n ū
     update = (e/n) gain + β ũ          ũ = ū, then for p in P, oldest first: ũ ← .7 ũ + .3 p
 
