@@ -15,6 +15,9 @@ class RunBudget:
     ) -> None:
         """`factors`: of the rate, by thousandths of the budget; None: it does not change."""
         self.samples = samples
+        self.of_each = False
+        """Each member ends by itself, after its part: schedules go by these samples, and they are
+        no end, for what was lost on the way never comes."""
         self.seconds = seconds
         self.before_s = 0.0
         """Trained in earlier lives."""

@@ -22,7 +22,7 @@ from murmurate.core.figures.sources import Keeping
 from murmurate.edge.net.http import Pages
 from murmurate.errors import CheckpointError
 from murmurate.programs.keys.credentials import own_credentials
-from murmurate.programs.run import Outcome, Program
+from murmurate.programs.run import OF_EACH, Outcome, Program
 from murmurate.training.recipes import factors
 from murmurate.watch import report
 from murmurate_coordinator import figures
@@ -167,6 +167,7 @@ class CoordinatorRole:
         if (words := self.program.heard_go()) is not None:
             if self.budget.samples is None and words and words[-1].isdecimal():
                 self.budget.samples = int(words[-1])  # a budget that was not in the options
+                self.budget.of_each = words[0] == OF_EACH
             self.service.post(self._go, self.budget.samples)
         if self.program.stop.reason:
             return  # a signal came
@@ -184,7 +185,8 @@ class CoordinatorRole:
     def over(self, now: float) -> str:
         """By the budget, or when there is nothing left to save."""
         it = self.budget
-        if it.samples is not None and self.centre.samples_if_stopped(now) >= it.samples:
+        ends_at = None if it.of_each else it.samples
+        if ends_at is not None and self.centre.samples_if_stopped(now) >= ends_at:
             return "samples"
         if it.seconds is not None and it.trained_s(now) >= it.seconds:
             return "seconds" if self._loop.run(self._closed()) else ""

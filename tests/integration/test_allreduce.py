@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count, takewhile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class InThread:
         self.weights: torch.Tensor | None = None
         self.groups: list[tuple[str, ...]] = []
         self.data: Callable[[int], tuple[torch.Tensor, torch.Tensor]] = batch
+        self.goes_on: Callable[[int], bool] = lambda number: number < steps
         self.finishes = True
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -100,7 +102,7 @@ class InThread:
                 self.swarm = swarm
                 self.joined.set()
                 self.go.wait(WAIT_S)
-                for number in range(self.steps):
+                for number in takewhile(self.goes_on, count()):
                     step(self.model, optimizer, *self.data(number))
                     swarm.log(samples=4)
                     self.groups.append(swarm.group)

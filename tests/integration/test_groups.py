@@ -14,6 +14,7 @@ from tests.integration.test_allreduce import (
     GO_ON_S,
     WAIT_S,
     InThread,
+    batch,
     everyone,
     forked,
     hear,
@@ -24,6 +25,7 @@ from tests.integration.test_allreduce import (
 
 import murmurate
 from murmurate.core.values.hub_settings import HubSettings
+from murmurate.edge.net import collective
 from murmurate.errors import ConfigError
 from murmurate.training.groups import GroupedSwarm
 
@@ -53,22 +55,34 @@ def apart(found: list[InThread]) -> float:
     return max(float((each.weights - first).abs().max()) for each in found)  # type: ignore[operator]
 
 
-def were_drawn_anew(found: list[InThread]) -> None:
-    """The first of a group stays; the others were with both of them, and never with each other."""
-    assert max(each.draw.number for each in groups(found)) >= 2
-    seen = {each.name: set(each.groups) for each in found}
+def until_drawn_anew(found: list[InThread]) -> None:
+    """They train for as long as a busy machine and chance need for that, and 90 steps at least."""
     pairs = [("m-0", "m-1"), ("m-0", "m-3"), ("m-1", "m-2"), ("m-2", "m-3")]
-    assert sum(pair in seen[pair[0]] for pair in pairs) >= 3, seen
-    assert not any({"m-0", "m-2"} <= set(each) for each in seen["m-0"])
+    by_name = {each.name: each.groups for each in found}
+
+    def seen(number: int) -> bool:
+        return number >= 90 and sum(pair in by_name[pair[0]] for pair in pairs) >= 3
+
+    for each in found:
+        each.goes_on = lambda number: number < 20_000 and not seen(number)
+    everyone(found)
+    assert seen(90), by_name
+    assert max(each.draw.number for each in groups(found)) >= 2
+
+
+def were_dealt(found: list[InThread]) -> None:
+    """The first of a group stays, so the two are never together."""
+    for each in found:
+        assert not any({"m-0", "m-2"} <= set(group) for group in each.groups)
 
 
 def test_groups_drawn_anew_gossip_across_and_all_have_the_same_in_the_end() -> None:
     with members(4, 90, rule="groups", group=2, regroup=10, seed=1, name="m-{}") as found:
-        everyone(found)
-    were_drawn_anew(found)
+        until_drawn_anew(found)
+    were_dealt(found)
     assert apart(found) <= 1e-5
-    for each in groups(found):
-        assert each.samples_of[each.name] == 90 * 4, "no step of its own was lost"
+    for each, swarm in zip(found, groups(found), strict=True):
+        assert swarm.samples_of[each.name] == len(each.groups) * 4, "no step of its own was lost"
 
 
 @pytest.mark.parametrize("regroup", [None, 10])
@@ -77,11 +91,11 @@ def test_one_of_each_group_exchanges_with_a_hub_and_broadcasts_inside(regroup: i
     with hub() as it:
         more: dict[str, Any] = {"regroup": regroup, "seed": 1, "coordinator": it.address}
         with members(4, steps, rule="groups-ea-wild", group=2, name="m-{}", **more) as found:
-            everyone(found)
+            until_drawn_anew(found) if regroup is not None else everyone(found)
         told = it.ask(it.solver.more)["elastic"]
         centre = torch.cat([value.flatten() for value in it.weights().values()])
     if regroup is not None:
-        were_drawn_anew(found)
+        were_dealt(found)
     else:
         spoke = [each.spoke for each in groups(found)]
         assert spoke == [True, False, True, False], "the first of each group"
@@ -92,6 +106,25 @@ def test_one_of_each_group_exchanges_with_a_hub_and_broadcasts_inside(regroup: i
     assert found[0].weights is not None
     assert torch.equal(found[0].weights, centre)
     assert float(centre.abs().max()) < 100
+
+
+def test_a_group_that_is_through_waits_for_a_slow_one_longer_than_for_any_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collective, "OPERATION_S", 1.0)
+
+    def slow(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.1)
+        return batch(number)
+
+    with members(4, 30, rule="groups", group=2, name="m-{}") as found:
+        for each in found[:2]:
+            each.goes_on = lambda number: number < 5
+        for each in found[2:]:
+            each.data = slow
+        everyone(found)
+    assert groups(found), "all were even"
+    assert apart(found) <= 1e-5
 
 
 def test_a_hub_of_another_rule_is_refused() -> None:

@@ -212,6 +212,7 @@ def test_one_bad_batch_does_not_end_a_node_with_adam(rule: str, closure: bool) -
             x = torch.randn(16, 8)
             if step == 20:
                 x[3, 3] = torch.nan
+                moments = [state["exp_avg"].clone() for state in node.optimizer.state.values()]
 
             def loss(x: torch.Tensor = x) -> torch.Tensor:
                 node.optimizer.zero_grad()
@@ -224,6 +225,9 @@ def test_one_bad_batch_does_not_end_a_node_with_adam(rule: str, closure: bool) -
             else:
                 loss()
                 node.optimizer.step()
+                if step == 20:
+                    for state, kept in zip(node.optimizer.state.values(), moments, strict=True):
+                        assert torch.equal(state["exp_avg"], kept), "the step was not taken"
         assert dict(node.swarm.progress().rejected) == {"own_step": 1}
         states = node.optimizer.state.values()
         assert all(bool(torch.isfinite(state["exp_avg"]).all()) for state in states)

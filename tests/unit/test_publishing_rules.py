@@ -15,6 +15,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.gossip.ways import DATA, WAYS, data_problem
 from murmurate.core.publishing.company import Company
 from murmurate.core.publishing.forms import FORMS, SHARE_MAX, OwnData, SameData
+from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.core.publishing.plain import Plain
 from murmurate.core.publishing.rule import Making
 from murmurate.core.publishing.scaled import PartOfGain, capped, mean
@@ -177,9 +178,9 @@ def test_steps_that_were_in_no_update_are_in_the_first_after_a_restart(parts: in
     contexts: list[Clock] = []
     commit = after.background.commit
 
-    def noted(update: Any, context: Clock, *more: Any) -> None:
-        contexts.append(context)
-        commit(update, context, *more)
+    def noted(update: OwnUpdate) -> None:
+        contexts.append(update.context)
+        commit(update)
 
     after.background.commit = noted
     after.publisher.publish_all()

@@ -47,7 +47,11 @@ def test_what_may_be_said(step: str | None, fold: str | None, found: SaidCosts) 
     [
         ("0", None, "--step-s '0': A[+B], seconds for a step"),
         ("-1", None, "--step-s '-1'"),
-        ("1e-9", None, "a microsecond or more"),
+        (
+            "1e-9",
+            None,
+            "--step-s '1e-9': A[+B], seconds for a step and for each sample of its batch, such as",
+        ),
         ("1+", None, "--step-s '1+'"),
         ("1+2+3", None, "--step-s '1+2+3'"),
         ("soon", None, "--step-s 'soon'"),

@@ -28,6 +28,8 @@ RANGES_MAX = 1024
 RUMOURS_MAX = 64
 CANDIDATES_MAX = 256
 GENERATIONS_MAX = 64
+CHECKPOINTS_MAX = 16
+"""After the oldest, told in a digest."""
 NAMES_MAX = 4096
 """Of a roster, and of the epochs folded in one agreement."""
 
@@ -201,11 +203,23 @@ class Digest:
     clock: Clock
     durable: Clock
     ask: bool = False
+    kept: Number = 0
+    """How many checkpoints are told of, the oldest of which is `durable`."""
+    later: Annotated[tuple[Clock, ...], Few(CHECKPOINTS_MAX)] = ()
+    """What each of the others lacks of the clock; none where it would take too much to say."""
 
     def __post_init__(self) -> None:
         same = self.durable.generation == self.clock.generation
         if same and not self.clock.covers(self.durable):
             raise RemoteProtocolError("digest.durable", "more than the clock has")
+        for each in self.later:
+            if each.generation != self.clock.generation or not self.clock.covers(each):
+                raise RemoteProtocolError("digest.later", "more than the clock has")
+
+    @property
+    def all_told(self) -> bool:
+        """Whether the clocks of all checkpoints are in it."""
+        return self.kept == 1 + len(self.later)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ TELL_S = 0.25
 NAP_S = 0.1
 GATE_S = 120.0
 """So long a program waits for the launcher's go."""
+OF_EACH = "each"
+"""Behind go: the budget that follows is what members have together, and each ends by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

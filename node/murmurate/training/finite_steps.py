@@ -20,7 +20,7 @@ class FiniteSteps:
     def before(self, optimizer: torch.optim.Optimizer, args: Any, named: Any) -> None:
         """A step is about to be taken."""
         self._hidden = []
-        if args or named or not _remembers(optimizer) or hasattr(optimizer, "found_inf"):
+        if len(args) > 1 or named or not _remembers(optimizer) or hasattr(optimizer, "found_inf"):
             return  # a closure computes them yet; a scaler looks itself
         stepped = [
             (parameter, gradient)

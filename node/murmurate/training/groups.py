@@ -184,14 +184,16 @@ class GroupedSwarm(SynchronousSwarm):
             if across is not None:
                 across.given()
 
-    def _share(self, deadline: float) -> None:
-        """The weights of whoever speaks become everybody's."""
+    def _share(self, deadline: float, *, waits_s: float = 0.0) -> None:
+        """The weights of whoever speaks become everybody's. `waits_s`: so long it may be busy."""
         formed = self._formed
         if formed is None or formed.collective is None:
             return
         weights = self._handover.weights().to(self._collective_device)
         source = formed.plan.members.index(formed.plan.speaker)
-        formed.collective.broadcast(weights, source, lambda: self._missing(deadline))
+        formed.collective.broadcast(
+            weights, source, lambda: self._missing(deadline), waits_s=waits_s
+        )
         if formed.rank != source:
             self._handover.put(weights.cpu())
 
@@ -357,7 +359,7 @@ class GroupedSwarm(SynchronousSwarm):
         left_s = max(0.1, (deadline - time.monotonic()) / 2)
         if self.across is not None:
             self.across.finish(left_s, self._all_end, self._tell)
-        self._share(deadline)
+        self._share(deadline, waits_s=2 * left_s)
 
     def _all_end(self) -> bool:
         """Whether nobody in any group makes another step."""

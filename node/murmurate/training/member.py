@@ -387,12 +387,16 @@ class Member:
             with leasing.news:
                 leasing.news.wait(min(left, WAIT_S))
 
+    def conclude(self) -> None:
+        """Nothing more is pushed: steps of which nobody has said that they are in are lost."""
+        if self._leasing is not None:
+            self._leasing.conclude()
+
     def _wind_up(self, timeout_s: float) -> None:
         """The coordinator has said stop: the rest goes out, then goodbye."""
         if not self._over:
             self.settle(timeout_s)
-            if self._leasing is not None:
-                self._leasing.conclude()
+            self.conclude()
             self._over = True
             self.tally.ended = time.monotonic()
             self._close()

@@ -22,6 +22,8 @@ class RunView:
         """What runs beside the training; for whoever builds on it."""
         self._figures = runtime.figures
         self._layout = layout
+        self._tells_losses = False
+        """Whether the script says what its losses are."""
 
     @property
     def name(self) -> str:
@@ -119,6 +121,7 @@ class RunView:
         `loss` is of training; `test_loss` and `accuracy` (from 0 to 1; `accuracy_of`: by class) are
         of the test set, `validation_…` of data that was held out of training; `flops_per_sample` is
         of the model, forward."""
+        self._tells_losses |= loss is not None
         self._figures.log(
             samples,
             Learned(

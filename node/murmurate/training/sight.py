@@ -16,6 +16,7 @@ import torch
 from murmurate.training.batch_watch import BatchWatch
 from murmurate.training.hook import Hook
 from murmurate.training.loop_watch import LoopWatch
+from murmurate.training.loss_watch import LossWatch
 from murmurate.training.publisher import Publisher
 
 
@@ -29,11 +30,13 @@ class ModelSight:
         self.watch = watch
         self.model = model
         self.batches = BatchWatch()
+        self.losses = LossWatch()
         self._hooks: list[Any] = []
         if isinstance(model, torch.jit.ScriptModule):
             return  # it takes no hooks: it goes ahead after each step, and comes back at the end
         self._hooks = [
             model.register_forward_pre_hook(Hook(self.called), with_kwargs=True),
+            model.register_forward_hook(Hook(self.returned)),
             model.register_state_dict_pre_hook(Hook(self.asked)),  # type: ignore[no-untyped-call]
         ]
 
@@ -48,6 +51,11 @@ class ModelSight:
         self._publisher.look.at_weights(within_step=True)
         if model.training:  # without a gradient, but running statistics are written
             self._publisher.look.at_statistics()
+
+    def returned(self, model: torch.nn.Module, args: Any, output: Any) -> None:
+        """The model has computed this."""
+        if model.training and torch.is_grad_enabled():
+            self.losses.returned(output)
 
     def asked(self, *_: Any) -> None:
         """Somebody wants the model's state."""

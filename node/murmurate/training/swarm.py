@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from murmurate.core.clock import Clock
+from murmurate.core.figures.counters import Learned
 from murmurate.core.figures.update_intervals import UpdateIntervals
 from murmurate.core.layout import Layout
 from murmurate.core.plain_names import plain_names
@@ -85,6 +86,7 @@ class Swarm(SharedProgress):
         self._gain = gain
         for each in optimizers:
             self._hooks.append(each.register_step_pre_hook(self._finite.before))
+            self._hooks.append(each.register_step_pre_hook(self._sight.losses.before))
             self._hooks.append(each.register_step_post_hook(self.after_step))
 
     # -- what is known --------------------------------------------------------------------------
@@ -127,6 +129,7 @@ class Swarm(SharedProgress):
         self._port.check()
         if self._finite.after():
             self._sight.batches.stepped()
+            self._sight.losses.stepped()
             self.publisher.left_out("its gradient has numbers that are not finite")
             with self._interrupts.held_back():
                 self._take_in()
@@ -137,6 +140,9 @@ class Swarm(SharedProgress):
         seconds = time.monotonic() - self._resumed
         started = self.publisher.unpublished.started
         self._figures.stepped(seconds, started, self._sight.batches.stepped())
+        self._sight.losses.told = self._tells_losses
+        if (loss := self._sight.losses.stepped()) is not None:
+            self._figures.log(0, Learned(loss=loss))
         self._compare()
         self.publisher.took(seconds)
         self._checkpoints.steps += 1

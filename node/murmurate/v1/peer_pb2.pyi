@@ -222,16 +222,20 @@ class Note(_message.Message):
     def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., lack: _Optional[_Union[Lack, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ping_request: _Optional[_Union[PingRequest, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., accept: _Optional[_Union[Accept, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., decided: _Optional[_Union[Decided, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Digest(_message.Message):
-    __slots__ = ("epoch", "clock", "durable", "ask")
+    __slots__ = ("epoch", "clock", "durable", "ask", "kept", "later")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     clock: bytes
     durable: bytes
     ask: bool
-    def __init__(self, epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., durable: _Optional[bytes] = ..., ask: bool = ...) -> None: ...
+    kept: int
+    later: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., durable: _Optional[bytes] = ..., ask: bool = ..., kept: _Optional[int] = ..., later: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Range(_message.Message):
     __slots__ = ("origin", "epoch", "first", "last")

@@ -36,6 +36,8 @@ class Standing:
         self.epoch = epoch
         self._checkpoints: list[Clock | None] = []
         """What each kept checkpoint has, oldest first; None: too old to be told."""
+        self._begun: Clock | None = None
+        """What one has that is being written: it may be there after a crash, though nobody knew."""
         self.gave_up = False
         """Whether I ever gave updates up that an older checkpoint may still have."""
         self._membership = membership
@@ -208,6 +210,26 @@ class Standing:
             return Clock(generation=clock.generation, base=clock.base)
         return oldest.intersection(clock) if self.gave_up else oldest
 
+    def later_checkpoints(self) -> list[Clock]:
+        """What each one after the oldest lacks of my clock, as far as that can be told."""
+        clock = self._replica.clock
+        out: list[Clock] = []
+        for kept in [*self._checkpoints[1:], self._begun]:
+            if kept is not None:
+                lacking = Clock(generation=clock.generation, base=clock.base)
+                for span in clock.missing(kept):
+                    lacking.add_range(span)
+                out.append(lacking)
+        return out
+
+    def cuts(self) -> list[Clock]:
+        """Sets whose ends are those of all my checkpoints."""
+        return [self.safe_clock(), *self.later_checkpoints()]
+
+    def checkpoint_begun(self, clock: Clock) -> None:
+        """One with this clock is being written."""
+        self._begun = clock.copy()
+
     def checkpointed(self, clock: Clock, kept: int) -> None:
         """One more checkpoint is durable; `kept` of them are kept now."""
         lifted, mine = self._lifted(clock), self._replica.clock
@@ -218,6 +240,7 @@ class Standing:
     def move(self) -> None:
         """See the checkpoints from the newest generation."""
         self._checkpoints = [self._lifted(clock) for clock in self._checkpoints]
+        self._begun = self._lifted(self._begun)
 
     def _lifted(self, clock: Clock | None) -> Clock | None:
         lifted = None if clock is None else self._baseline.lift(clock)

@@ -84,7 +84,9 @@ class Comparison:
         if lifted is not None and durable is not None and not lifted.apart and not durable.apart:
             few = len(state.membership.live()) <= KNOWN_MAX
             remember = few or sender in self._delivery.neighbours()
-            state.knowledge.note(sender, lifted, durable, remember=remember)
+            same = clock.generation == state.baseline.number
+            cuts = message.later if message.all_told and same else None
+            state.knowledge.note(sender, lifted, durable, cuts=cuts, remember=remember)
             self._pruning.prune_large(now)
         if message.ask:
             effects.append(Send(sender, state.digest()))

@@ -15,11 +15,12 @@ from murmurate.core.forgetting.baseline import Baseline
 class Knowledge:
     """The newest clock heard from each member, and the union of all that was heard."""
 
-    __slots__ = ("_clocks", "_durable", "_heard", "_heard_before")
+    __slots__ = ("_clocks", "_cuts", "_durable", "_heard", "_heard_before")
 
     def __init__(self, start: Clock) -> None:
         self._clocks: dict[str, Clock] = {}
         self._durable: dict[str, Clock] = {}
+        self._cuts: dict[str, tuple[Clock, ...]] = {}
         self._heard = self._heard_before = Clock()
         self.start(start)
 
@@ -27,14 +28,27 @@ class Knowledge:
         """Begin with what I have myself."""
         self._clocks.clear()
         self._durable.clear()
+        self._cuts.clear()
         self._heard = mine.copy()
         self._heard_before = mine.copy()
 
-    def note(self, name: str, clock: Clock, durable: Clock, *, remember: bool = True) -> None:
-        """A member said what it has, and what it has for good."""
+    def note(
+        self,
+        name: str,
+        clock: Clock,
+        durable: Clock,
+        *,
+        cuts: tuple[Clock, ...] | None = None,
+        remember: bool = True,
+    ) -> None:
+        """A member said what it has, and what it has for good; `cuts`: what its checkpoints after
+        the oldest lack, None: it is not known."""
         if remember:
             self._clocks[name] = clock.copy()
             self._durable[name] = durable
+            self._cuts.pop(name, None)
+            if cuts is not None:
+                self._cuts[name] = cuts
         self._heard.merge(clock)
 
     def note_push(self, name: str, context: Clock, dot: Dot) -> None:
@@ -56,6 +70,7 @@ class Knowledge:
     def forget(self, name: str) -> None:
         self._clocks.pop(name, None)
         self._durable.pop(name, None)
+        self._cuts.pop(name, None)
 
     def keep_only(self, names: Container[str]) -> None:
         for name in [name for name in self._clocks if name not in names]:
@@ -102,6 +117,17 @@ class Knowledge:
             common = common.intersection(known)
         return common
 
+    def cuts(self, names: Iterable[str]) -> list[Clock] | None:
+        """Sets whose ends are those of all checkpoints that these have; None: of one it is not
+        known."""
+        out: list[Clock] = []
+        for name in names:
+            durable, later = self._durable.get(name), self._cuts.get(name)
+            if durable is None or later is None:
+                return None
+            out += (durable, *later)
+        return out
+
     def durable(self, name: str) -> Clock | None:
         return self._durable.get(name)
 
@@ -114,6 +140,7 @@ class Knowledge:
                     del clocks[name]
                 else:
                     clocks[name] = lifted
+        self._cuts.clear()  # each will say them again
         heard, before = baseline.lift(self._heard), baseline.lift(self._heard_before)
         self._heard = start.copy() if heard is None else _whole(heard)
         self._heard_before = start.copy() if before is None else _whole(before)

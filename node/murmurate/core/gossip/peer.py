@@ -407,6 +407,7 @@ class Peer:
         Updates only where somebody is there, or may come back, who could lack them.
         """
         needed = bool(self.state.others() or self.standing.awaited(now))
+        self.standing.checkpoint_begun(self.clock)
         return Account(
             epoch=self.epoch,
             seq=self.seq,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from murmurate.core.clock import Clock
 from murmurate.core.gossip.delivery import PushDelivery
+from murmurate.core.gossip.pieces import Pieces
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.state import PeerState
 from murmurate.core.message import Push
@@ -11,6 +12,10 @@ from murmurate.core.message import Push
 LOG_UPDATES_MAX = 16384
 """Beyond so many updates of mine, those who are dead for `forget_after_s` are no longer waited for:
 two members cannot vote one of them out, and the log of the other would grow for ever."""
+
+AWAY_PUSHES_MAX = 128
+"""So many pushes of mine are kept for those away before what they all lack is summed up: it is in
+every checkpoint."""
 
 
 class Pruning:
@@ -20,6 +25,7 @@ class Pruning:
         self._state = state
         self._delivery = delivery
         self._snapshots = snapshots
+        self._pieces = Pieces(state)
         self._away: dict[str, int] = {}
         """Members that are not there, and the last update of mine they may have been sent."""
 
@@ -53,6 +59,7 @@ class Pruning:
             self._sum_up_for_those_away(stable)
         else:
             self._let_go(stable)
+            self._pieces.sum_up(others)
 
     def _is_half_full(self) -> bool:
         return 2 * self._state.log.nbytes > self._state.config.log_bytes_max
@@ -95,15 +102,16 @@ class Pruning:
         self._state.log.prune(stable)
 
     def _sum_up_for_those_away(self, stable: Clock) -> None:
-        """While somebody is away, nothing goes; where the log is full, what all who are there have
-        is summed up.
+        """While somebody is away, nothing goes; where the log is full or long, what all who are
+        there have is summed up.
 
         Were those away not counted, two halves of a cut would have only sums of each other's
         updates when they meet again, and nobody could take those apart. But they have none of what
         I made since they went: they can take it as one sum.
         """
         state = self._state
-        if state.log.nbytes <= state.config.log_bytes_max:
+        full = state.log.nbytes > state.config.log_bytes_max
+        if not full and len(state.log) <= AWAY_PUSHES_MAX:
             return
         since = max(self._away.values())
 

@@ -20,6 +20,10 @@ from murmurate.core.message import Digest, Generation, Push
 from murmurate.core.receiving.rule import ReceivingRule
 from murmurate.core.replica import Replica
 
+CUTS_MAX = 512
+"""Ranges of updates that a digest tells of the checkpoints after the oldest: it is a small message.
+Where there are more, nobody sums up what they may cut."""
+
 
 class PeerState:
     """One peer's name, weights, members, generations, and the updates it keeps."""
@@ -112,4 +116,13 @@ class PeerState:
 
     def digest(self, *, ask: bool = False) -> Digest:
         """What I have, and what of it a crash cannot take; `ask`: for the same in return."""
-        return Digest(self.epoch, self.replica.context(), self.standing.safe_clock().copy(), ask)
+        later = tuple(self.standing.later_checkpoints())
+        told = sum(clock.spans for clock in later) <= CUTS_MAX
+        return Digest(
+            self.epoch,
+            self.replica.context(),
+            self.standing.safe_clock().copy(),
+            ask,
+            kept=1 + len(later),
+            later=later if told else (),
+        )

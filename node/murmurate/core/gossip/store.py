@@ -9,7 +9,7 @@ go: they are then only in the weights, and are passed on by snapshot.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.message import STAMPS_MAX, Push, summed
@@ -127,6 +127,32 @@ class Store:
             batch.append(push)
         self._replace(batch)
 
+    def sum_up(self, piece_of: Callable[[Push], Hashable | None]) -> None:
+        """Sum up pushes of one piece whose updates follow each other; None: leave it as it is.
+
+        A sum stands where the newest push in it stood: the oldest are the first to go.
+        """
+        pieces: dict[Hashable, list[Push]] = {}
+        for push in self._entries.values():
+            if (piece := piece_of(push)) is not None:
+                pieces.setdefault(piece, []).append(push)
+        sums: dict[Dot, Push] = {}
+        for batch in pieces.values():
+            batch.sort(key=lambda push: push.stamps[0].dot.seq)
+            for row in _rows(batch):
+                total = summed(row)
+                sums.update((push.stamps[0].dot, total) for push in row)
+        if not sums:
+            return
+        before, self._entries = self._entries, {}
+        for first, push in reversed(before.items()):
+            total = sums.get(first, push)
+            self._entries.setdefault(total.stamps[0].dot, total)
+        self._entries = dict(reversed(self._entries.items()))
+        for push in sums.values():
+            self._by_dot.update((stamp.dot, push) for stamp in push.stamps)
+        self.nbytes = sum(push.nbytes for push in self._entries.values())
+
     def _replace(self, batch: list[Push]) -> None:
         if len(batch) > 1:
             total = summed(batch)
@@ -146,3 +172,16 @@ class Store:
         for stamp in push.stamps:
             del self._by_dot[stamp.dot]
         self.nbytes -= push.nbytes
+
+
+def _rows(pushes: list[Push]) -> Iterator[list[Push]]:
+    """Those of several that follow each other without a gap, in the order of their numbers."""
+    row: list[Push] = []
+    for push in pushes:
+        if row and row[-1].stamps[-1].dot.seq + 1 != push.stamps[0].dot.seq:
+            if len(row) > 1:
+                yield row
+            row = []
+        row.append(push)
+    if len(row) > 1:
+        yield row

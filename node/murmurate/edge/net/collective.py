@@ -242,16 +242,26 @@ class Collective:
         if self._inside is not None:
             self._do(self._inside, "broadcast", flat, dist.BroadcastOptions(), watch)
 
-    def broadcast(self, tensor: torch.Tensor, source: int, watch: Watch) -> None:
-        """What the source has, on all."""
+    def broadcast(
+        self, tensor: torch.Tensor, source: int, watch: Watch, *, waits_s: float = 0.0
+    ) -> None:
+        """What the source has, on all. `waits_s`: so long it may have something else to do yet."""
         options = dist.BroadcastOptions()
         options.rootRank = source
-        self._do(self._all, "broadcast", tensor, options, watch)
+        self._do(self._all, "broadcast", tensor, options, watch, waits_s)
 
-    def _do(self, group: Any, what: str, tensor: torch.Tensor, options: Any, watch: Watch) -> None:
+    def _do(
+        self,
+        group: Any,
+        what: str,
+        tensor: torch.Tensor,
+        options: Any,
+        watch: Watch,
+        waits_s: float = 0.0,
+    ) -> None:
         if group is None:
             return
-        options.timeout = timedelta(seconds=OPERATION_S)
+        options.timeout = timedelta(seconds=OPERATION_S + waits_s)
         try:
             work = getattr(group, what)([tensor], options)
             self._under_way.append(work)

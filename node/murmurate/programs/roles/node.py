@@ -253,15 +253,16 @@ class PeerRole:
         self.optimizer.step()
         self.swarm.log(samples=size)
         self.loss.add(loss)
+        own = self.config.train.own_samples
+        if own is not None and self.swarm.samples_of[self.swarm.name] >= own:
+            self.program.end_for("own samples")  # 002's rule, to the step
         self.slowed.stepped()
 
     def over(self, now: float) -> str:
         """By the budget."""
-        train, swarm = self.config.train, self.swarm
+        train = self.config.train
         if self.samples is not None and self.budget.spent(self.samples):
             return "samples"
-        if train.own_samples is not None and swarm.samples_of[swarm.name] >= train.own_samples:
-            return "own samples"
         return "seconds" if train.seconds is not None and now - self.began >= train.seconds else ""
 
     def look(self, now: float) -> None:

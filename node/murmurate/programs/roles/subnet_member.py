@@ -134,17 +134,18 @@ class MemberRole:
             member.log(loss=float(loss.detach()))
         self.optimizer.step()
         self.loss.add(loss)
+        own = self.config.train.own_samples
+        if own is not None and member.samples >= own:
+            self.program.end_for("own samples")  # 002's rule, to the step
         self.slowed.stepped()
 
     def over(self, now: float) -> str:
-        """When the coordinator says so, or the time is, or its own samples are (002's rule)."""
+        """When the coordinator says so, or the time is."""
         member, train = self.joined, self.config.train
         if member is None:
             return ""
         if member.stopped:
             return f"coordinator: {member.stopped}"
-        if train.own_samples is not None and member.samples >= train.own_samples:
-            return "own samples"
         seconds = train.seconds
         return "seconds" if seconds is not None and now - self.began >= seconds else ""
 
@@ -168,6 +169,7 @@ class MemberRole:
         self._log_loss()
         self.program.tell("progress")
         settled = bool(member.stopped) or member.settle(LEAVE_S)
+        member.conclude()
         row = self.row()
         sentence = (
             f"{row['name']} ends ({self.program.stop.reason}): {row['samples']:,} samples,"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from murmurate.programs.run import OF_EACH
 from murmurate.programs.up.child import DIED, DONE, KILLED, READY, TRAINING, WAITING, Child
 from murmurate.programs.up.launch import COORDINATOR, UpPlan, coordinator_command, member_command
 from murmurate.programs.up.up import STOP_S, UpRun
@@ -60,7 +61,8 @@ class UpCentred(UpRun):
             self.view.say(f"the coordinator listens at {child.address}{page}")
         if event.get("event") == "ready" and self.plan.config.train.seconds is None:
             self.budget = self.budget or child.budget
-            child.tell(f"go {self.budget}")
+            each = f"{OF_EACH} " if self.plan.config.train.own_samples is not None else ""
+            child.tell(f"go {each}{self.budget}")
         if child.state == WAITING:
             child.state = TRAINING
         if isinstance(whole := event.get("report"), dict):
@@ -114,10 +116,10 @@ class UpCentred(UpRun):
     def _nobody_left(self, now: float) -> None:
         self.alone_at = self.alone_at or now
         # Members that are done were told so: the coordinator waits for the rest, then evaluates.
-        # Not where each ends by its own samples: what was lost on the way never comes.
-        alone = self.plan.config.train.own_samples is not None
-        ending = not alone and any(child.state == DONE for child in self.peers)
+        ending = any(child.state == DONE for child in self.peers)
         limit_s = self.late_s if ending else self.alone_s
+        if ending and self.plan.config.train.own_samples is not None:
+            limit_s = 0.0  # each had the end it was told of, and its last push is in
         if now > self.alone_at + limit_s and self.centre.state != DONE:
             self.view.say("no member is left; stopped")
             self.stop()

@@ -26,6 +26,8 @@ class Saved:
     snapshot: Snapshot
     log: tuple[Push, ...]
     store: tuple[Push, ...]
+    epoch: int
+    """Of the life that wrote it."""
 
 
 class Disk:

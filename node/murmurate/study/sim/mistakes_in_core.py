@@ -71,6 +71,11 @@ def prune_undurable() -> list[Change]:
     return [(seams.NOTE_CLOCK, note), (seams.CHECKPOINTED, lambda self, clock, kept: None)]
 
 
+@mutant("updates are summed up when all have them, though a checkpoint has a part of them")
+def sum_too_early() -> list[Change]:
+    return [(seams.KNOWN_CUTS, lambda self, names: [])]
+
+
 @mutant("a snapshot has the weights of now and the clock of a moment ago")
 def torn_snapshot() -> list[Change]:
     clocks: dict[int, Clock] = {}

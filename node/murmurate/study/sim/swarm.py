@@ -188,9 +188,11 @@ class SimulatedSwarm:
         if node.leaving_until and not self._drain(node):
             return
         before = self._roomy_log(node.driver.peer)
+        sums = self._sums(node.driver.peer)
         node.driver.tick(node.now(self.time))
         if self._alive(node, life):
             self._let_go(node, before)
+            self._summed_up(node, sums)
         self._pump(node)
         if node.leaving_until and node.peer is not None:
             settled = node.peer.settled()
@@ -299,7 +301,7 @@ class SimulatedSwarm:
         """False: the machine did not survive it."""
         assert node.peer is not None
         peer = node.peer
-        saved = Saved(peer.snapshot(), tuple(peer.log), tuple(peer.store))
+        saved = Saved(peer.snapshot(), tuple(peer.log), tuple(peer.store), peer.epoch)
         try:
             written = node.disk.checkpoint(saved)
         except DiskFull:
@@ -329,10 +331,35 @@ class SimulatedSwarm:
                 if one not in safe and one not in self.truth.retired:
                     raise PromiseBroken("P3", f"{node.name} lets go of {dot}, {name} may lose it")
 
+    def _summed_up(self, node: Node, before: set[tuple[Dot, ...]]) -> None:
+        """Where the log has room: what is summed up, each member has in all of its checkpoints, or
+        lacks, altogether. (Not of a life that the node has not heard of yet.)"""
+        peer = node.peer
+        assert peer is not None
+        new = self._sums(peer) - before
+        for name in peer.baseline.roster if new else ():
+            other, life = self.nodes[name], peer.membership.epoch(name) or 0
+            for saved in other.disk.checkpoints if not other.stopped else ():
+                lifted = peer.baseline.lift(saved.snapshot.clock)
+                if saved.epoch > life or lifted is None or lifted.apart:
+                    continue
+                held = self.truth.snapshots[id(saved.snapshot)][1].ids
+                for dots in new:
+                    if len({self.truth.dots[dot] in held for dot in dots}) > 1:
+                        raise PromiseBroken("P3", f"{node.name} sums what {name} has in part")
+
     def _roomy_log(self, peer: Peer) -> set[Dot]:
         """What a log has that is never half full."""
-        roomy = peer.config.log_bytes_max >= ROOMY * self.setting.model_bytes
-        return {dot for push in peer.log for dot in push.dots} if roomy else set()
+        return {dot for push in peer.log for dot in push.dots} if self._roomy(peer) else set()
+
+    def _sums(self, peer: Peer) -> set[tuple[Dot, ...]]:
+        """The sums in a log that is never half full."""
+        if not self._roomy(peer):
+            return set()
+        return {push.dots for push in peer.log if len(push.stamps) > 1}
+
+    def _roomy(self, peer: Peer) -> bool:
+        return peer.config.log_bytes_max >= ROOMY * self.setting.model_bytes
 
     # -- messages --------------------------------------------------------------------------------
 
