@@ -253,6 +253,7 @@ def test_a_model_that_is_not_called_as_a_whole() -> None:
             node.loss = partial(_loss_of_body, node)  # type: ignore[method-assign]
             shifted(node, 2.0 * index)
         together(nodes, 40)
+        wait_for(lambda: same(nodes), "what both see")  # on a busy machine little came by now
         node = nodes[0]
         own = node.swarm.publisher.statistics.merged.own.clone()
         node.model.eval()

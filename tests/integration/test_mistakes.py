@@ -239,6 +239,42 @@ def test_one_bad_batch_does_not_end_a_node_with_adam(rule: str, closure: bool) -
         assert bool(torch.isfinite(node.weights()).all())
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["the model", "a part of it"])
+def test_who_trained_alone_and_gets_company_has_written_nothing(
+    whole: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its steps, one by one, and their sum differ by rounding only."""
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = small()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.body(x)
+            return out
+
+    def momentum(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+
+    def stepped(node: Node) -> None:
+        x = torch.randn(16, 8, generator=node.data)
+        node.optimizer.zero_grad()
+        called = node.model if whole else node.model.body
+        (called(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        node.optimizer.step()
+
+    with flock(1, Parts, rule="shared", optimizer=momentum) as nodes:
+        for _ in range(11):
+            stepped(nodes[0])
+        more: dict[str, Any] = {"optimizer": momentum, "rule": "shared", "seed": 1}
+        nodes.append(Node("n1", model=Parts(), peers=[nodes[0].swarm.address], **more))
+        for _ in range(16):
+            for node in nodes:
+                stepped(node)
+        assert "changed beside" not in caplog.text
+
+
 def test_a_scheduler_goes_on_where_it_was(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     """And without it the rate is the script's: a new one would begin anew on the lowered rate."""
 

@@ -23,6 +23,8 @@ from murmurate.training.gains import OptimizerGains
 log = logging.getLogger("murmurate")
 
 ALL = slice(None)
+ROUNDING = 1e-6
+"""Beside a weight and the largest: who writes into parameters does not change all by so little."""
 
 
 class PlacedParameters:
@@ -135,6 +137,12 @@ class PlacedParameters:
         weights = self.background.weights
         if self.layout.equal(self.parameters, weights):
             return None
+        by = self.layout.gained(self.parameters, weights)
+        sizes = weights.abs()
+        if bool((by.abs() <= ROUNDING * (sizes + sizes.max())).all()):
+            # Steps of one who was alone, one by one, and the weights with their sum.
+            self.to_weights()
+            return None
         if not self._told and not self.owned:
             self._told = True
             log.warning(
@@ -144,7 +152,7 @@ class PlacedParameters:
                 " over as a list",
                 self.background.name,
             )
-        return self.layout.gained(self.parameters, weights)
+        return by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
