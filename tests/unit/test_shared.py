@@ -278,7 +278,7 @@ def test_a_step_of_many_who_see_it_late_is_not_that_much_larger(
     n: int, late: float, parts: int, counted: float
 ) -> None:
     class Measured(Company):
-        in_flight = late  # type: ignore[assignment]
+        in_flight = late
 
     company = Measured(parts)
     company.members = n
