@@ -19,11 +19,12 @@ asleep     one of four sleeps 90 ms a step: what is left of the samples, under e
 fold       a push of 100 MB at the hub, in copies of that memory
 codec      what the codecs cost (bench/codec.py)
 generator  batches from a generator, against data of one's own
+virtual    four nodes in virtual time, against the same four as real processes
 converge   does adding peers help? In virtual time, for hours: only if it is named; it goes on where
            it stopped (bench/converge.py has more options)
 
-Without names: all but converge, in a quarter of an hour. The JSON goes to bench/results unless a
-file is given; how to read it: docs/benchmarks.md.
+Without names: all but virtual and converge, in a quarter of an hour. The JSON goes to bench/results
+unless a file is given; how to read it: docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ import messages
 import report
 import scrape
 import train
+import virtual_time
 import wire
 from report import Effort, Goal, Report
 
 RESULTS = Path(__file__).with_name("results")
-LONG = converge.SCENARIOS
-"""Takes hours: only if it is named."""
+LONG = {**converge.SCENARIOS, **virtual_time.SCENARIOS}
+"""Takes hours, or ten minutes for one answer: only if it is named."""
 
 
 def scenarios() -> dict[str, report.Scenario]:
@@ -65,6 +67,7 @@ def scenarios() -> dict[str, report.Scenario]:
         **hub.SCENARIOS,
         **generator.SCENARIOS,
         "codec": codecs,
+        **virtual_time.SCENARIOS,
         **converge.SCENARIOS,
     }
 

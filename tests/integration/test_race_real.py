@@ -1,11 +1,17 @@
-"""`murmurate race` with real processes: cells one at a time, and none twice after a kill -9."""
+"""`murmurate race` in processes of its own: none of its cells is done twice after a kill -9, and
+none goes on without it."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 FILE = """\
 time = "real"
@@ -54,3 +60,41 @@ def test_real_processes_race_and_a_killed_race_goes_on(tmp_path: Path) -> None:
     page = (folder / "race.html").read_text(encoding="utf-8")
     assert "<svg" in page
     assert "src=" not in page
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("how", ["real", "virtual"])
+def test_cells_under_way_end_with_a_race_that_is_killed(how: str, tmp_path: Path) -> None:
+    """Else they would share the machine with those of the race that is started again."""
+    file = tmp_path / "long.toml"
+    text = FILE.replace("samples = 4000", "seconds = 100000").replace("real", how)
+    file.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "murmurate", "race", str(file), "--jobs", "2"]
+    under_way: set[int] = set()
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as race:
+        until = time.monotonic() + 60
+        while len(under_way) < 3 and time.monotonic() < until:
+            under_way |= {each for one in children(race.pid) for each in [one, *children(one)]}
+            time.sleep(0.01)
+        race.kill()
+    try:
+        assert len(under_way) >= 3
+        while any(map(lives, under_way)) and time.monotonic() < until + 30:
+            time.sleep(0.05)
+        assert not [each for each in under_way if lives(each)]
+    finally:
+        for each in filter(lives, under_way):
+            os.kill(each, signal.SIGKILL)

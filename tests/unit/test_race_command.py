@@ -123,7 +123,7 @@ def test_rates_are_tuned_for_one_node_and_then_frozen(
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
-        ('rule = "sum"', 'rule = "summ"', 11, "sum, equal: --rule: train.rule = 'summ': expected"),
+        ('rule = "sum"', 'rule = "summ"', 11, "sum: --rule: train.rule = 'summ': expected"),
         ('rule = "sum"', 'rul = "sum"', 11, "rul: unknown; did you mean rule? there are"),
         ("node-1 = 0.5", "node-7 = 0.5", 19, "--speed 'node-7': one of node-0, node-1"),
         ("seeds = [0, 1]", "seeds = []", 2, "seeds = []: expected whole numbers from 0 on"),

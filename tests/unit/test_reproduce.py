@@ -118,7 +118,7 @@ def test_a_cell_is_trained_once_and_counts_nc_as_ten() -> None:
         calls.append(options)
         return {"accuracy_mean": 0.42, "nc": True}
 
-    cells = HubCells(6400, 0, train)
+    cells = HubCells(6400, [0], train)
     one = HubCell(workers=2, momentum=0.99)
     assert cells.get(one) is cells.get(HubCell(workers=2, momentum=0.99))
     assert len(calls) == 1

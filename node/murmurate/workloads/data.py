@@ -10,6 +10,7 @@ import bz2
 import gzip
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +25,7 @@ IDX_VALUES_MAX = 1 << 31  # FashionMNIST has 47 M
 TEXT_BYTES_MAX = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Images:
     """Grey images (samples, height, width) and their labels, for training and for the test."""
 
@@ -45,6 +46,7 @@ class Images:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise ConfigError("training and test images differ in size")
 
+    @lru_cache(maxsize=1)  # noqa: B019 - of the one that is kept anyway
     def mean_and_std(self) -> tuple[float, float]:
         """Of all training pixels, exactly, from their histogram: no copy in floating point."""
         counts = np.zeros(256, dtype=np.int64)
@@ -91,7 +93,21 @@ MNIST = ImageFiles(
 
 
 def read_images(folder: str | None, source: ImageFiles) -> Images:
-    return Images(*map(read_idx, source.files(folder)))
+    """Those that were read last are kept: a study trains on them a hundred times, and to unpack
+    them takes longer than such a training."""
+    files = [file.resolve() for file in source.files(folder)]
+    try:
+        states = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    except OSError as error:
+        raise ConfigError(f"{files[0].parent} cannot be read: {error}") from error
+    return _read(tuple(files), tuple(states))
+
+
+@lru_cache(maxsize=1)
+def _read(files: tuple[Path, ...], states: tuple[tuple[int, int], ...]) -> Images:
+    """`states`: whoever changed a file reads it again."""
+    del states
+    return Images(*map(read_idx, files))
 
 
 def _one_of(folder: Path, name: str, get: str) -> Path:

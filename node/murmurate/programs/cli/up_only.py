@@ -103,6 +103,23 @@ UP_OPTIONS = (
         again=False,
     ),
     UpOption(
+        "message",
+        "--message-s",
+        "S",
+        "with --virtual, mode gossip: seconds at speed 1 that a message with updates takes the"
+        " other threads of both its ends, or measured (default 0)",
+        Time.VIRTUAL,
+        again=False,
+    ),
+    UpOption(
+        "cores",
+        "--cores",
+        "N",
+        "with --virtual, mode gossip: all nodes share so many (default: each has its own)",
+        Time.VIRTUAL,
+        again=False,
+    ),
+    UpOption(
         "delay",
         "--delay-s",
         "[NAME=]S",

@@ -244,8 +244,10 @@ class _Reading:
                 ("seeds",), f"seeds = {seeds}: expected whole numbers from 0 on, at least one"
             )
             return (0,)
-        unique = tuple(dict.fromkeys(seeds))
-        return unique[:1] if self.quick else unique
+        twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+        if twice is not None:
+            self._wrong(("seeds",), f"seeds = {seeds}: {twice} twice, which would count it twice")
+        return tuple(seeds[:1] if self.quick else seeds)
 
     def _number(self, key: str) -> float | None:
         value = self.content.get(key)
@@ -282,15 +284,16 @@ class _Reading:
     def _try(self, race: RaceFile) -> None:
         """Whatever `up` would refuse is refused now, not after hours."""
         first = race.seeds[0]
-        for cell in [*race.cells(), *race.tuning()]:
-            if cell.seed != first:
-                continue
+        found: dict[tuple[tuple[str, ...], str], list[RaceCell]] = {}
+        tried = [cell for cell in [*race.cells(), *race.tuning()] if cell.seed == first]
+        for cell in tried:
             try:
                 up_options.check(cell.arguments)
             except ConfigError as error:
                 for what in str(error).splitlines():
-                    named = f"{cell.solver}, {cell.setting}" if cell.setting else cell.solver
-                    self._wrong(self._culprit(cell, what), f"{named}: {what}")
+                    found.setdefault((tuple(self._culprit(cell, what)), what), []).append(cell)
+        for (where, what), cells in found.items():
+            self._wrong(where, f"{_shared_name(cells, tried)}{what}")
 
     def _culprit(self, cell: RaceCell, what: str) -> list[str]:
         """The table and key that a complaint of `up` is about, as far as it says."""
@@ -301,6 +304,16 @@ class _Reading:
                 if (*where, spelling) in self.lines:
                     return [*where, spelling]
         return ["solvers", cell.solver] if cell.solver != ALONE else ["rates"]
+
+
+def _shared_name(cells: Sequence[RaceCell], of: Sequence[RaceCell]) -> str:
+    """What is wrong in all of these cells is said once: of the solver or setting they share."""
+    if len(cells) == len(of) > 1:
+        return ""
+    solvers = {cell.solver for cell in cells}
+    settings = {cell.setting for cell in cells if cell.setting}
+    named = [each for names in (solvers, settings) if len(names) == 1 for each in names]
+    return f"{', '.join(named)}: " if named else ""
 
 
 KEY = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""

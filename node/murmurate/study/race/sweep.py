@@ -13,6 +13,7 @@ from typing import Any
 
 from murmurate.errors import ConfigError
 from murmurate.study.race import results, up_options
+from murmurate.study.race.cell_process import end_with
 from murmurate.study.race.race_file import RaceCell
 
 Json = dict[str, Any]
@@ -68,7 +69,10 @@ def sweep(todo: Sequence[RaceCell], finished: FinishedCells, jobs: int) -> Itera
             finished.put(cell, *_named(cell, lambda cell=cell: do(cell.arguments)))
             yield cell
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    pool_of = ProcessPoolExecutor(
+        jobs, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)
+    )
+    with pool_of as pool:
         running: dict[Future[tuple[Json, float]], RaceCell] = {
             pool.submit(do, cell.arguments): cell for cell in todo
         }

@@ -37,7 +37,7 @@ def option_names() -> list[str]:
     """What may stand in a table of a race file."""
     _, parser = _parser()
     names = [text[2:] for action in parser._actions for text in action.option_strings]
-    return sorted(name for name in names if name not in DECIDED and name != "-")
+    return sorted(name for name in names if name not in DECIDED and name.strip("-"))
 
 
 def spelled(key: str) -> str:

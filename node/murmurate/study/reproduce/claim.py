@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+SEEDS = 3
 AGREES, DIFFERS, NOT_BUILT, NOT_RUN = "agrees", "differs", "not built", "not run"
 
 
@@ -72,5 +73,11 @@ class Effort:
 
     quick: bool = False
     seed: int = 0
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of tables whose figures the paper has with a spread."""
+        return [self.seed + k for k in range(1 if self.quick else SEEDS)]
+
     text: str | None = None
     """A text file for word vectors; None: Python's language reference."""

@@ -71,7 +71,8 @@ def study(effort: Effort) -> PaperStudy:
         )
     samples = QUICK_SAMPLES if effort.quick else SAMPLES
     try:
-        tables(made, effort, HubCells(samples, effort.seed))
+        with HubCells(samples, effort.seeds) as cells:
+            tables(made, effort, cells)
         figures(made, effort, samples)
     except NotHere as error:
         made.not_built("Tables and figures", "trained in virtual time", "", str(error))

@@ -1,14 +1,19 @@
-"""What a step and a fold cost on this machine, measured in a few seconds of training.
+"""What a step, a fold and a message cost on this machine, measured in a few seconds of training.
 
-Two nodes and more of a small world in virtual time train by the code that nodes run; what its
-steps and folds take is looked at with a real clock. Medians, so that a busy machine disturbs less.
+Two nodes and more of a small world in virtual time train by the code that nodes run; what their
+steps and folds take of the processor is looked at. A message is looked at between two real nodes of
+this process. Processor time and medians, so that a busy machine disturbs less; what a step waits
+for (a disk) is not in it.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,12 +23,18 @@ from murmurate.study.virtual.node import VirtualNode
 from murmurate.study.virtual.task import VirtualTraining
 from murmurate.workloads import Workload
 
+if TYPE_CHECKING:
+    from murmurate import Swarm
+
 NODES = 4
 BATCHES = (1, 4)
 """Times the workload's own batch: two points make the line a + b × batch."""
 STEPS = 12
 """Of each node; the first of them are left out."""
 WARM = 3
+LIMIT_S = 30.0
+TURNS, TURN_S, PAUSE_S = 5, 0.3, 0.002
+"""Messages are looked at in so many turns, so long; between two is a pause, as a step would be."""
 
 
 class _TimedWorld(GossipWorld):
@@ -32,25 +43,25 @@ class _TimedWorld(GossipWorld):
     def __init__(self, task: VirtualTraining) -> None:
         self.steps_s: list[float] = []
         self.folds_s: list[float] = []
+        self._began_s = 0.0
         super().__init__(task)
 
     def _step(self, node: VirtualNode) -> None:
-        took_s = _timed(lambda: super(_TimedWorld, self)._step(node))
+        self._began_s = time.thread_time()
+        super()._step(node)
+
+    def published(self, node: VirtualNode) -> None:
+        """A step ends with its update, which is made of it and written down."""
+        super().published(node)
         if node.figures.steps > WARM:
-            self.steps_s.append(took_s)
+            self.steps_s.append(time.thread_time() - self._began_s)
 
     def fold(self, node: VirtualNode) -> int:
-        began = time.perf_counter()
+        began = time.thread_time()
         count = super().fold(node)
         if count and node.figures.steps > WARM:
-            self.folds_s.append((time.perf_counter() - began) / count)
+            self.folds_s.append((time.thread_time() - began) / count)
         return count
-
-
-def _timed(act: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    act()
-    return time.perf_counter() - began
 
 
 def calibrate(workload: Workload, *, rule: str = "sum") -> Costs:
@@ -74,6 +85,69 @@ def calibrate(workload: Workload, *, rule: str = "sum") -> Costs:
         (BATCHES[1] * batch_size, found[1]),
         fold_s=statistics.median(folds_s),
     )
+
+
+def message_s(workload: Workload) -> float:
+    """Processor time of all threads but training's for a message with an update, both ends of it.
+
+    One of two nodes publishes, the other folds; nothing is trained.
+    """
+    import murmurate
+
+    log = logging.getLogger("murmurate")
+    threads, level = torch.get_num_threads(), log.level
+    log.setLevel(logging.ERROR)  # what it would say is meant for whoever trains
+    torch.set_num_threads(1)
+    run = f"calibration-{secrets.token_hex(4)}"
+    nodes: list[Swarm] = []
+    try:
+        optimizers = []
+        for name in ("sends", "takes"):
+            model = workload.model()
+            optimizers.append(torch.optim.SGD(model.parameters(), lr=1e-9))
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            nodes.append(
+                murmurate.join(
+                    model,
+                    optimizers[-1],
+                    run=run,
+                    name=name,
+                    rule="sum",
+                    seed=0,
+                    peers=[node.address for node in nodes],
+                )
+            )
+        one, other = nodes
+        one.follow(lambda: len(one.members) == len(other.members) == 2, LIMIT_S)
+        nbytes = sum(4 * p.numel() for group in optimizers[0].param_groups for p in group["params"])
+        found = []
+        for _ in range(TURNS):
+            quiet_s, _ = _others(nodes, lambda: None)
+            sent = one.progress().bytes_sent
+            took_s, turns = _others(nodes, optimizers[0].step)
+            messages = (one.progress().bytes_sent - sent) / nbytes
+            if messages >= 1:
+                found.append(max(0.0, took_s - quiet_s) * turns / messages)
+        return float(statistics.median(found)) if found else 0.0
+    finally:
+        for node in nodes:
+            node.leave(0.0)
+        log.setLevel(level)
+        torch.set_num_threads(threads)
+
+
+def _others(nodes: Sequence[Swarm], step: Callable[[], object]) -> tuple[float, int]:
+    """A turn of this step: processor time of all threads but this one for each, and how many."""
+    began_s = time.process_time() - time.thread_time()
+    until, turns = time.monotonic() + TURN_S, 0
+    while time.monotonic() < until:
+        step()
+        for node in nodes:
+            node.follow(lambda: True, 0.0)
+        time.sleep(PAUSE_S)
+        turns += 1
+    return (time.process_time() - time.thread_time() - began_s) / turns, turns
 
 
 def line(one: tuple[int, float], other: tuple[int, float], *, fold_s: float = 0.0) -> Costs:

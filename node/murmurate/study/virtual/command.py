@@ -103,6 +103,7 @@ class _Run:
             slow_s=plan.slow_s,
             own_samples=train.own_samples,
             costs=self.costs,
+            cores=plan.cores,
             widths=plan.widths,
             memory_bytes=plan.config.ist.memory or None,
             delay_s=plan.delay_s,
@@ -203,10 +204,14 @@ class _Run:
         self.curves.setdefault(one.name, []).append(point)
 
     def _slice(self) -> float:
-        """Virtual seconds for a part of the samples; at least a step of somebody."""
+        """Virtual seconds for a part of the samples, as fast as they have been made so far: who
+        waits after each step makes fewer than its steps alone would say."""
         assert self.samples is not None
         steps_per_s = sum(1.0 / self.task.step_s(name) for name in self.task.names)
         per_s = steps_per_s * self.workload.batch_size
+        now, made = self.engine.events.time, self.engine.samples()
+        if now > 0.0 and made:
+            per_s = min(per_s, made / now)
         return max(self.samples / SLICES / per_s, 1e-6)
 
     def _watch(self) -> bool:
@@ -314,6 +319,7 @@ class _Run:
                 "virtual": True,
                 "speeds": dict(self.plan.speeds),
                 "costs": asdict(self.costs),
+                "cores": self.plan.cores,
                 "slow_s": {name: str(slow) for name, slow in self.plan.slow_s.items()},
                 "delay_s": self.plan.delay_s,
                 "delays_s": dict(self.plan.delays_s),
@@ -347,7 +353,7 @@ class _Run:
         train = plan.config.train
         every = train.every or WAYS[train.rule].every[train.data_of_peers]
         churn = plan.kills or plan.joins_s or plan.leaves_s or train.own_samples
-        if plan.slow_s:
+        if plan.slow_s or plan.cores is not None or self.costs.message_s:
             return None
         narrow = plan.link_bytes_s is not None or plan.links_bytes_s
         if churn or narrow or plan.delays_s or train.topology != "full":

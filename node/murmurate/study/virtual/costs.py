@@ -33,9 +33,11 @@ class Costs:
     step_s: float = 1.0
     sample_s: float = 0.0
     fold_s: float = 0.0
+    message_s: float = 0.0
+    """Of a node's other threads, for each update that goes from one to another: both ends."""
 
     def __post_init__(self) -> None:
-        for name in ("step_s", "sample_s", "fold_s"):
+        for name in ("step_s", "sample_s", "fold_s", "message_s"):
             value = getattr(self, name)
             if not (0 <= value < SECONDS_MAX):
                 raise ConfigError(f"cost {name} = {value:g}: must be a number of seconds from 0 on")
@@ -52,26 +54,29 @@ class SaidCosts:
 
     step: tuple[float, float] | None = (1.0, 0.0)
     fold_s: float | None = 0.0
+    message_s: float | None = 0.0
 
     def found(self, workload: Workload) -> Costs:
         """With what is to be measured, measured."""
-        if self.step is not None and self.fold_s is not None:
-            return Costs(step_s=self.step[0], sample_s=self.step[1], fold_s=self.fold_s)
-        from murmurate.study.virtual.calibration import calibrate
+        from murmurate.study.virtual import calibration
 
-        costs = calibrate(workload)
+        costs = Costs()
+        if self.step is None or self.fold_s is None:
+            costs = calibration.calibrate(workload)
         if self.step is not None:
             costs = replace(costs, step_s=self.step[0], sample_s=self.step[1])
         if self.fold_s is not None:
             costs = replace(costs, fold_s=self.fold_s)
-        return costs
+        message_s = self.message_s
+        if message_s is None:
+            message_s = calibration.message_s(workload)
+        return replace(costs, message_s=message_s)
 
 
-def parse_costs(step: str | None, fold: str | None) -> SaidCosts:
+def parse_costs(step: str | None, fold: str | None, message: str | None = None) -> SaidCosts:
     """`0.002+1e-5`, `0.002` or `measured`; and the same without a `+`. ConfigError, a line each."""
     problems = []
     parts: tuple[float, float] | None = (1.0, 0.0)
-    fold_s: float | None = 0.0
     if step == MEASURED:
         parts = None
     elif step is not None:
@@ -87,12 +92,24 @@ def parse_costs(step: str | None, fold: str | None) -> SaidCosts:
                 f"--step-s {step!r}: A[+B], seconds for a step and for each sample of its batch,"
                 f" such as 0.002+1e-5 (together a microsecond or more), or {MEASURED}"
             )
-    if fold == MEASURED:
-        fold_s = None
-    elif fold is not None:
-        fold_s = float(fold) if re.fullmatch(NUMBER, fold) else math.nan
-        if not 0 <= fold_s < SECONDS_MAX:
-            problems.append(f"--fold-s {fold!r}: seconds from 0 on, such as 0.0005, or {MEASURED}")
+    others: dict[str, float | None] = {}
+    for option, text in (("--fold-s", fold), ("--message-s", message)):
+        seconds = 0.0
+        if text is not None and text != MEASURED:
+            seconds = float(text) if re.fullmatch(NUMBER, text) else math.nan
+        others[option] = None if text == MEASURED else seconds
+        if not 0 <= seconds < SECONDS_MAX:
+            problems.append(f"{option} {text!r}: seconds from 0 on, such as 0.0005, or {MEASURED}")
     if problems:
         raise ConfigError("\n".join(problems))
-    return SaidCosts(step=parts, fold_s=fold_s)
+    return SaidCosts(step=parts, fold_s=others["--fold-s"], message_s=others["--message-s"])
+
+
+def cores_said(text: str | None) -> float | None:
+    """How many cores all nodes share; None: nothing was said. ConfigError."""
+    if text is None:
+        return None
+    count = float(text) if re.fullmatch(NUMBER, text) else math.nan
+    if not 0 < count < SECONDS_MAX:
+        raise ConfigError(f"--cores {text!r}: how many all nodes share, above 0, such as 2")
+    return count

@@ -31,7 +31,9 @@ from murmurate.errors import ConfigError
 from murmurate.study.sim.events import Events
 from murmurate.study.virtual.dealing import LINGER_S, NodeBatches, VirtualDealing
 from murmurate.study.virtual.links import VirtualLinks
+from murmurate.study.virtual.machine import Cores
 from murmurate.study.virtual.node import VirtualBackground, VirtualNode, VirtualPorts
+from murmurate.study.virtual.speaking import speaking_of
 from murmurate.study.virtual.task import Figures, VirtualTraining
 from murmurate.training.coding import coding_for
 from murmurate.training.gain import OptimizerGain
@@ -70,6 +72,7 @@ class GossipWorld:
         self.task = task
         self.events = Events()
         self.dealing = VirtualDealing(self, task) if task.generator else None
+        self.cores = Cores(self.events, task.cores)
         self.links = VirtualLinks(task.network(), task.link_bytes_s, task.links_bytes_s)
         self.batch_size = task.workload.batch_size
         self.training = True
@@ -155,6 +158,7 @@ class GossipWorld:
         node.publisher.source = node.source
         ports = VirtualPorts(self, node)
         node.driver = Driver(Ports(network=ports, disk=NoDisk(), lives=ports, watch=ports))
+        node.speaking = speaking_of(self, node, self.cores)
         return node
 
     def _start(self, node: VirtualNode, known: list[str], *, late: bool = False) -> None:
@@ -163,7 +167,7 @@ class GossipWorld:
         rng = random.Random(f"phase/{self.task.seed}/{name}")
         others = [other for other in known if other != name]
         node.driver.begin(Life(self._peer(node, late=late), others), self.now)
-        node.driver.pump(self.now)
+        self.pump(node)
         self.events.after(rng.random() * TICK_S * self.tempo, self._tick, node)
         if self.dealing is not None:
             self.dealing.join(node)
@@ -216,12 +220,25 @@ class GossipWorld:
         if folding_s:
             node.figures.more["folding_s"] = node.figures.more.get("folding_s", 0.0) + folding_s
         if self.training:
-            # A newcomer whose weights are on their way looks again, a step's time later.
-            act, after_s = self._begin, node.step_s
             if node.peer.synced:
-                act, after_s = self._finish, node.next_step_s()
-            self.events.after(folding_s + after_s, act, node)
-            node.figures.wait_s += 0.0 if node.peer.synced else node.step_s
+                self._compute(node, folding_s)
+            else:  # its weights are on their way: it looks again, a step's time later
+                self.events.after(folding_s + node.step_s, self._begin, node)
+                node.figures.wait_s += node.step_s
+
+    def _compute(self, node: VirtualNode, folding_s: float) -> None:
+        """What a step takes, on a core of its own or on those that all share; then its wait."""
+        work_s, wait_s = folding_s + node.step_s, node.wait_s()
+        if self.task.cores is None and node.speaking is None:
+            self.events.after(folding_s + (node.step_s + wait_s), self._finish, node)
+            return
+
+        def computed(since: float) -> None:
+            if node.speaking is not None:
+                node.speaking.trained(work_s, self.events.time - since)
+            self.events.after(wait_s, self._finish, node)
+
+        self.cores.work(work_s, computed, self.events.time)
 
     def _has_batch(self, node: VirtualNode) -> bool:
         """Whether there is one; if not, the node goes on when it comes."""
@@ -250,11 +267,15 @@ class GossipWorld:
         if node.figures.state != "training" or not self.training:
             return
         self._step(node)
-        node.publisher.publish_if_due()
+        self.published(node)
         own = self.task.own_samples
         if own is not None and node.figures.samples >= own and self._others_train(node):
             self._leave(node)
         self._begin(node)
+
+    def published(self, node: VirtualNode) -> None:
+        """A step was made; its update too, if one is due."""
+        node.publisher.publish_if_due()
 
     def _others_train(self, node: VirtualNode) -> bool:
         others = (each for each in self.nodes.values() if each is not node)
@@ -296,7 +317,9 @@ class GossipWorld:
         if self.dealing is not None:
             self._tick_of_batches(node, self.dealing)
         node.driver.tick(self.now)
-        node.driver.pump(self.now)
+        if node.speaking is not None:
+            node.speaking.tick()
+        self.pump(node)
         if state == "leaving" and (node.peer.settled() or self.now > node.leaves_by):
             node.figures.state = "left"
             if self.dealing is not None:
@@ -334,7 +357,7 @@ class GossipWorld:
         node.figures.state = "leaving"
         node.leaves_by = self.now + LEAVE_S
         node.driver.leave(self.now)
-        node.driver.pump(self.now)
+        self.pump(node)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -346,22 +369,38 @@ class GossipWorld:
         left, there = self.links.send(source, target, nbytes, self.events.time)
         if left > self.events.time:
             self.events.at(left, self._link_free, node)
-        self.events.at(there, self._arrive, source, target, message, carried)
+        there_at = self._reach if carried else self._arrive
+        self.events.at(there, there_at, source, target, message, carried)
+
+    def _reach(self, source: str, target: str, message: Any, carried: bool) -> None:
+        """It is at the other machine, whose threads take it in."""
+        speaking = self.nodes[target].speaking
+        if speaking is None:
+            self._arrive(source, target, message, carried)
+        else:
+            speaking.receive(lambda: self._arrive(source, target, message, carried))
+
+    def pump(self, node: VirtualNode) -> None:
+        """Hand over what waits at a node, as often as its pace allows."""
+        if node.speaking is None:
+            node.driver.pump(self.now)
+        else:
+            node.speaking.pump()
 
     def _link_free(self, node: VirtualNode) -> None:
         if node.figures.state not in GONE:
-            node.driver.pump(self.now)
+            self.pump(node)
 
     def _arrive(self, source: str, target: str, message: Any, carried: bool) -> None:
         sender, node = self.nodes[source], self.nodes[target]
         if carried and sender.figures.state not in GONE:
             sender.peer.landed(target, message)  # this network never says what it lost
             if self.links.narrow:
-                sender.driver.pump(self.now)
+                self.pump(sender)
         if node.figures.state in GONE:
             return
         node.driver.receive(source, message, self.now)
-        node.driver.pump(self.now)
+        self.pump(node)
 
     def warn(self, node: VirtualNode) -> None:
         """Say what began to go wrong with the learning, once for all nodes."""

@@ -25,6 +25,7 @@ from murmurate.core.publishing.own_update import OwnUpdate
 from murmurate.core.values.slowness import Slowness
 from murmurate.edge.runtime.training_port import Folds, LifeNow
 from murmurate.errors import PromiseBroken
+from murmurate.study.virtual.speaking import carry
 from murmurate.study.virtual.task import Figures
 from murmurate.training.publisher import Publisher
 from murmurate.training.recipes import RateSchedule
@@ -32,6 +33,7 @@ from murmurate.training.recipes import RateSchedule
 if TYPE_CHECKING:
     from murmurate.study.virtual.dealing import NodeBatches
     from murmurate.study.virtual.gossip import GossipWorld
+    from murmurate.study.virtual.speaking import Speaking
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +59,12 @@ class VirtualNode:
     source: NodeBatches | None = None
     """Where a generator deals the batches."""
     likeness: Likeness = field(init=False)
+    speaking: Speaking | None = None
+    """Where messages cost its other threads something."""
 
-    def next_step_s(self) -> float:
-        """What its next step takes, with what is waited after it."""
-        return self.step_s + self.slowness.seconds(self.step_s, self.chance)
+    def wait_s(self) -> float:
+        """What is waited after its next step."""
+        return self.slowness.seconds(self.step_s, self.chance)
 
     @property
     def peer(self) -> GossipPeer:
@@ -74,7 +78,12 @@ class VirtualBackground:
         self._world = world
         self._node = node
         self.name = node.figures.name
-        self.interval_s = 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """Least time between two updates."""
+        speaking = self._node.speaking
+        return 0.0 if speaking is None else speaking.pace.interval_s
 
     @property
     def synced(self) -> bool:
@@ -90,7 +99,7 @@ class VirtualBackground:
     def has_room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
         """As a process has it: not while what was published before waits for its link."""
         peer = self._node.peer
-        if not self._world.links.narrow:
+        if not self._world.links.narrow and self._node.speaking is None:
             return peer.synced  # nothing waits, ever
         return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
 
@@ -113,10 +122,12 @@ class VirtualBackground:
             update.delta, update.context, now, update.batches, written=update.written
         )
         node.figures.published += 1
+        if node.speaking is not None:
+            node.speaking.made(update.worth)
         if node.likeness.published(self.weights):
             node.figures.learning.compare(node.likeness)
             self._world.warn(node)
-        node.driver.pump(now)
+        self._world.pump(node)
 
     def waiting(self) -> list[Any]:
         return [each.message for each in self._node.driver.inbox]
@@ -131,7 +142,7 @@ class VirtualBackground:
             if folded is not None and folded.changed:
                 applied.append(message)
                 began = began or folded.began
-        driver.pump(now)
+        self._world.pump(self._node)
         return Folds(changed=bool(applied), began=began, applied=tuple(applied))
 
     def step_taken_back(self) -> None:
@@ -153,11 +164,13 @@ class VirtualPorts:
         self._world.transmit(self._node, to, message, nbytes)
 
     def free(self, to: str) -> bool:
-        world = self._world
+        world, speaking = self._world, self._node.speaking
+        if speaking is not None and not speaking.free(to):
+            return False
         return world.links.free(self._node.figures.name, to, world.events.time)
 
     def carry(self, to: str, message: Any) -> bool:
-        self._world.transmit(self._node, to, message, self._count(message), carried=True)
+        carry(self._world, self._node, to, message, self._count(message))
         return True
 
     def _count(self, message: Any) -> int:

@@ -27,7 +27,7 @@ from murmurate.programs.up.launch import (
     parse_slow,
     parse_widths,
 )
-from murmurate.study.virtual.costs import SaidCosts, parse_costs
+from murmurate.study.virtual.costs import SaidCosts, cores_said, parse_costs
 from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
 
 
@@ -39,6 +39,8 @@ class VirtualPlan:
     config: Config
     speeds: Mapping[str, float] = field(default_factory=dict)
     costs: SaidCosts = field(default_factory=SaidCosts)
+    cores: float | None = None
+    """That all nodes share; None: each has its own."""
     slow_s: Mapping[str, Slowness] = field(default_factory=dict)
     widths: Mapping[str, float] = field(default_factory=dict)
     delay_s: float = 0.0
@@ -62,6 +64,8 @@ def plan(
     speed: Sequence[str] = (),
     step: str | None = None,
     fold: str | None = None,
+    message: str | None = None,
+    cores: str | None = None,
     slow: Sequence[str] = (),
     delay: Sequence[str] = (),
     link: Sequence[str] = (),
@@ -92,8 +96,10 @@ def plan(
     codecs: dict[str, str] = {}
     delay_s, link_bytes_s = 0.0, None
     costs = SaidCosts()
+    cores_of = None
     try:
-        costs = parse_costs(step, fold)
+        costs = parse_costs(step, fold, message)
+        cores_of = cores_said(cores)
     except ConfigError as error:
         problems.append(str(error))
     try:
@@ -113,7 +119,10 @@ def plan(
     if config.train.mode == "hub":
         wrong = hub_problems(config.train.rule, config.hub.given, nodes)
         problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
-    for option, some in (("--link-bytes-s", link), ("--join", join), ("--leave", leave)):
+    for option, some in (
+        *(("--link-bytes-s", link), ("--join", join), ("--leave", leave)),
+        *(("--message-s", message), ("--cores", cores)),
+    ):
         in_step = config.train.mode == ALLREDUCE and option == "--link-bytes-s"
         if some and config.train.mode != "gossip" and not in_step:
             problems.append(f"{option}: only with --mode gossip")
@@ -172,6 +181,7 @@ def plan(
         config=config,
         speeds=speeds,
         costs=costs,
+        cores=cores_of,
         slow_s=slow_s,
         widths=shares,
         delay_s=delay_s,

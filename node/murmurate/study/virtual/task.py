@@ -48,6 +48,9 @@ class VirtualTraining:
     with the subnet a member has."""
     costs: Costs = field(default_factory=Costs)
     """Of a step and of folding, at speed 1."""
+    cores: float | None = None
+    """Mode gossip: all nodes are on one machine of so many, which they share; None: each has its
+    own."""
     slow_s: Mapping[str, Slowness] = field(default_factory=dict)
     """What is waited after each step, by name; in step all wait for the slowest."""
     own_samples: int | None = None
