@@ -16,7 +16,7 @@ from typing import Any
 MIB = 2**20
 STEPS = 40
 WIDTH = 1024
-LIMIT_S = 180.0
+LIMIT_S = 900.0
 
 
 def peak_bytes() -> int:

@@ -20,6 +20,8 @@ from report import Effort, Goal, Report, Scenario, disturbed, ratios
 
 SLOW_S = 0.09
 MODEL_BYTES = (250_000, 40_000_000, 100_000_000)
+HUGE_BYTES = 500_000_000
+"""Only if it is asked for (`--size '500 MB'`): minutes, and 9 GiB."""
 LARGE_BYTES = 100_000_000
 """Of a smaller model the imports are a large part."""
 
@@ -182,7 +184,11 @@ def latency(report: Report, effort: Effort) -> None:
 def memory(report: Report, effort: Effort) -> None:
     """Above `import torch`; memory varies little, so a few repetitions are enough."""
     few = effort.few(3)
-    for size in MODEL_BYTES[:1] if effort.quick else MODEL_BYTES:
+    sizes = MODEL_BYTES[:1] if effort.quick else MODEL_BYTES
+    if effort.size:
+        every = (*MODEL_BYTES, HUGE_BYTES)
+        sizes = tuple(size for size in every if f"{size / 1e6:g} MB" == effort.size)
+    for size in sizes:
         samples = few.interleaved({"memory": lambda size=size: memory_of.repetition(size)})
         title = f"{size / 1e6:g} MB model"
         report.keep(title, samples)

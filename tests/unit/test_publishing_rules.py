@@ -84,7 +84,7 @@ def test_the_forms_are_those_a_user_may_name() -> None:
     assert tuple(FORMS) == DATA
     for name, form in FORMS.items():
         assert WAYS["shared"].every[name] == form.every
-    assert SameData().step(company(16)) == 2.0
+    assert SameData().step(company(4)) == pytest.approx(2**0.5)
     assert not data_problem("shared", "own")
     assert "'same' or 'own'" in data_problem("shared", "mine")
     assert "'sum' treats all data alike" in data_problem("sum", "own")

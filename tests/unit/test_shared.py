@@ -14,6 +14,7 @@ from murmurate.core.codecs.choice import Choice
 from murmurate.core.codecs.codec import Encoder, part_in
 from murmurate.core.message import Push, Snapshot, Stamp
 from murmurate.core.publishing.company import SILENCE, Company
+from murmurate.core.publishing.forms import FORMS
 from murmurate.core.publishing.rule import Making
 from murmurate.core.publishing.shared import Shared, momentum_over
 from murmurate.core.publishing.taken_gains import add_there
@@ -264,6 +265,24 @@ def test_how_much_is_in_flight_is_found_from_clocks_alone(n: int, delay: float) 
         company.heard(1, max(0.0, mine - seen))
     assert company.publications == pytest.approx(n, abs=0.5)
     assert company.in_flight == pytest.approx(delay, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("n", "late", "parts", "counted"),
+    [
+        *((64, 0.0, 1, 64.0), (64, 1.0, 1, 64.0), (16, 4.0, 1, 16.0), (4, 4.0, 1, 4.0)),
+        *((64, 4.0, 1, 16.0), (32, 4.0, 1, 16.0), (64, 4.0, 4, 64.0), (64, 99.0, 1, 1.0)),
+    ],
+)
+def test_a_step_of_many_who_see_it_late_is_not_that_much_larger(
+    n: int, late: float, parts: int, counted: float
+) -> None:
+    class Measured(Company):
+        in_flight = late
+
+    company = Measured(parts)
+    company.members = n
+    assert FORMS["same"]().step(company) == pytest.approx(counted**0.25)
 
 
 @pytest.mark.parametrize("n", [2, 12])

@@ -31,6 +31,9 @@ NAMED_MAX = 4
 """Names in a line; the rest is counted."""
 ROOM_S = 2.0
 """At the end the last update waits for room at most this long, then it is made all the same."""
+ROOM_FOR_PART_S = 20.0
+"""Each part of a large model waits longer: all of them at once are another model in memory, here
+and with each of the others."""
 
 
 class Follow(Protocol):
@@ -149,10 +152,11 @@ class Ending:
         """Publish once there is room, or a large model would be in memory once more than it need
         be. What is left of the time."""
         began = time.monotonic()
-        until = began + min(timeout_s / 2, ROOM_S)
         publisher = self._publisher
         while publisher.unpublished.any:
-            room = self._follow(publisher.has_room, until - time.monotonic())
+            left_s = began + timeout_s / 2 - time.monotonic()
+            most_s = ROOM_FOR_PART_S if publisher.in_turns else ROOM_S
+            room = self._follow(publisher.has_room, min(left_s, most_s))
             if not room or not publisher.in_turns:
                 break
             with self._interrupts.held_back():

@@ -16,6 +16,10 @@ AHEAD = 0.5
 """How far the view looks ahead along the swarm's momentum, in updates of each member."""
 BOOST = 0.25
 """The power of n by which a step may be larger. ½ fails at three times the right rate."""
+MEMBERS_BY_DELAY = 64.0
+"""Of so many members, over the own updates on their way, the noise is counted on: a larger step
+that is seen late overshoots. 64 members 16 steps apart, at three times the right rate, end at 79 %
+with it, at 69 % without, and one alone at 73 %; below n = 32 it changes nothing to 16 steps."""
 SHARE_MAX = 8.0
 """A slow peer's updates count for at most so many of its own: they get noisier by it."""
 
@@ -53,7 +57,11 @@ class SameData:
     blend = 0.3
 
     def step(self, company: Company) -> float:
-        return float(company.members**BOOST)
+        late = company.in_flight / company.parts
+        members = float(company.members)
+        if late > 1.0:
+            members = min(members, max(1.0, MEMBERS_BY_DELAY / late))
+        return float(members**BOOST)
 
     def view(self, company: Company, step: float) -> Lookahead:
         n, c = company.members, company.for_own

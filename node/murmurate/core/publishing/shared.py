@@ -8,13 +8,13 @@ each other. Three ideas undo that; each is essential (docs/convergence.md):
 - the loop is closed locally: what I published a moment ago and what I gained since, times n, stands
   for what everybody did meanwhile and I cannot see yet, so that a gradient is taken about where the
   swarm will be when it counts (the *view*);
-- the mean of n gradients has less noise, so the step may be larger, by n^¼.
+- the mean of n gradients has less noise, so the step may be larger, by n^¼, unless it is seen late.
 
 With W the weights, n members, c publications of all for each own one, P the own updates that others
 had not seen when what arrives now was made, and on every update u, sent or received,
 U ← (1-1/n) U + u, Q ← (1-1/n) Q + 1, ū = U/Q:
 
-    e = (1-β) n^¼                                     (a gain has the optimizer's 1/(1-μ) in it)
+    e = (1-β) min(n, 64/|P|)^¼                        (a gain has the optimizer's 1/(1-μ) in it)
     view   = W + (c-1) ΣP + (c/n) e gain + ½ n ū
     update = (e/n) gain + β ũ          ũ = ū, then for p in P, oldest first: ũ ← .7 ũ + .3 p
 
