@@ -113,7 +113,7 @@ def main(known: dict[str, report.Scenario], what: str | None) -> int:
         size=options.size,
     )
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    names = options.scenarios or [name for name in known if name not in LONG]
+    names = options.scenarios or [name for name in known if name not in LONG] or list(known)
     chosen = {name: known[name] for name in names}
     return report.run_all(chosen, effort, options.json or RESULTS / f"{stamp}.json")
 
