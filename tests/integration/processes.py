@@ -79,14 +79,14 @@ class State:
 class Process:
     """One node. `kill` ends it as a power cut would."""
 
-    def __init__(self, name: str, folder: Path, **join: Any) -> None:
+    def __init__(self, name: str, folder: Path | None, **join: Any) -> None:
         self.name = name
         self.saved: list[State] = []
         self.states: list[State] = []
         mine, theirs = _processes.Pipe()
         self.connection = mine
         self.process = _processes.Process(
-            target=_run, args=(theirs, name, str(folder), join), daemon=True
+            target=_run, args=(theirs, name, str(folder or ""), join), daemon=True
         )
         self.process.start()
         theirs.close()
@@ -177,11 +177,10 @@ def _train(
     swarm = murmurate.join(
         model,
         optimizer,
-        **{"run": "test", "rule": "sum", **join, "name": name, "checkpoint": folder},
+        **{"run": "test", "rule": "sum", **join, "name": name, "checkpoint": folder or None},
     )
     runtime = swarm.runtime
     keeper = runtime.look(lambda here: here.keeper)
-    assert keeper is not None
 
     saying = threading.Lock()  # two threads do; a pipe would mix long words
 
@@ -209,8 +208,6 @@ def _train(
 
         say(runtime.look(state))
 
-    told = keeper.on_saved
-
     def saved(checkpoint: Any, kept: int) -> None:
         told(checkpoint, kept)
         say(
@@ -227,7 +224,8 @@ def _train(
             )
         )
 
-    keeper.on_saved = saved
+    if keeper is not None:
+        told, keeper.on_saved = keeper.on_saved, saved
     tell("joined")
     data = torch.Generator().manual_seed(seed)
     with swarm:

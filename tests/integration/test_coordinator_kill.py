@@ -215,13 +215,14 @@ def test_it_trains_a_subnet_itself(tmp_path: Path, port: int) -> None:
     assert it.said(r"own-member ends .* 0 of \d+ steps lost")
 
 
-def member(folder: Path, address: str, index: int) -> subprocess.Popen[str]:
-    """`murmurate node --mode ist` as anyone would start it."""
+def member(folder: Path, address: str, index: int, mode: str = "ist") -> subprocess.Popen[str]:
+    """`murmurate node --mode ist`, or `hub`, as anyone would start it."""
+    width = ("--width", "1") if mode == "ist" else ()
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "murmurate", "node", "--mode", "ist"),
+            *(sys.executable, "-m", "murmurate", "node", "--mode", mode),
             *("--coordinator", address, "--workload", "digits", "--name", f"m{index}"),
-            *("--width", "1", "--slow-s", "0.005", "--threads", "1"),
+            *(*width, "--slow-s", "0.005", "--threads", "1"),
             *("--report", str(folder / f"m{index}.json")),
         ],
         stderr=subprocess.PIPE,
@@ -278,3 +279,43 @@ def test_a_sigterm_of_the_coordinator_is_not_the_end_of_the_run(
     assert again.returncode == 3
     assert again.stderr.count("\n") == 1
     assert f"remove {tmp_path}/state/ended" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["async", "sync", "fedavg-async", "easgd"])
+def test_nor_is_it_of_a_hub(tmp_path: Path, port: int, rule: str) -> None:
+    """Evicted, started again at its address from its volume: members go on, and all that it says it
+    has of them when it goes is in what it goes on from."""
+    address = f"127.0.0.1:{port}"
+    more = ("--mode", "hub", "--founders", "2", "--rule", rule, "--checkpoint-every-s", "600")
+    first = Coordinator(tmp_path, port, *more)
+    members = [member(tmp_path, address, index, "hub") for index in range(2)]
+    try:
+        until(lambda: first.row()["pushes"] >= 8)
+        first.terminate()
+        away = first.said(r"goes away \(SIGTERM\): plan \d+, ([\d,]+) pushes are in .*/state")
+        assert away, "".join(first.lines)
+        before = json.loads((tmp_path / "report.json").read_text())
+        assert before["ended"] == "SIGTERM"
+        second = Coordinator(tmp_path, port, *more)
+        assert second.said(rf"goes on from .*: plan \d+, {away[1]} pushes")
+        pushes = int(away[1].replace(",", ""))
+        until(lambda: second.row()["pushes"] >= pushes + 8)
+        assert [each.poll() for each in members] == [None, None], "a member ended"
+        report = second.end()
+        assert [each.wait(WAIT_S) for each in members] == [0, 0]
+        taken = {row["name"]: row["steps"] for row in before["nodes"][1:]}
+        for row in report["nodes"][1:]:
+            told = json.loads((tmp_path / f"{row['name']}.json").read_text())
+            assert row["steps"] >= taken[row["name"]], "it was in the model when it went"
+            # An answer that was lost on its way: the member takes for lost what is in.
+            assert told["steps"] - told["steps_lost"] <= row["steps"] <= told["steps"]
+        for each in members:
+            assert each.stderr is not None
+            said = each.stderr.read()
+            assert "Traceback" not in said, said
+    finally:
+        first.kill()
+        for each in members:
+            each.kill()
+            each.communicate()

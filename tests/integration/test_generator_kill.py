@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.test_up import events, run, started, wait_until
 
 SAMPLES, BATCH = 100_096, 128
@@ -110,7 +111,12 @@ def test_every_batch_is_in_exactly_one_update_when_a_peer_is_killed(tmp_path: Pa
     assert not any(row["rejected"] for row in rows)
 
 
-def test_and_when_the_generator_is_killed_and_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_and_when_the_generator_is_killed_or_evicted_and_started_again(
+    how: signal.Signals, tmp_path: Path
+) -> None:
     """Its checkpoint is older than what it dealt: the peers say what they have of it."""
     kept = ("--samples", str(SAMPLES), "--checkpoint", str(tmp_path / "kept"))
     with ExitStack() as stack:
@@ -119,8 +125,8 @@ def test_and_when_the_generator_is_killed_and_started_again(tmp_path: Path) -> N
         address = dealing.wait_for("listening")["address"]
         peers = flock(stack, tmp_path, address)
         wait_until(lambda: len(lines(tmp_path / "c.jsonl")) >= 3)
-        dealing.process.send_signal(signal.SIGKILL)
-        dealing.process.wait(30)
+        dealing.process.send_signal(how)
+        assert dealing.process.wait(30) == (0 if how == signal.SIGTERM else -how)
         again = dealer(stack, *kept, listen=address)
         again.say("go")
         done = [peer.wait_for("done") for peer in peers]

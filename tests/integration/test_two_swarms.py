@@ -69,10 +69,10 @@ def test_a_restarted_founder_goes_back_to_its_swarm(
     where, other = scene.killed_founder()
     again = scene.node("a", listen=where)
     assert again.swarm.runtime.figures.swarm == other.swarm.runtime.figures.swarm
-    assert again.swarm.name == "a.2"
+    assert again.swarm.name == "a"
     assert "joining it instead of founding a second swarm" in caplog.text
-    wait_for(lambda: other.swarm.members.get("a.2") == "alive")
-    assert "name 'a.2' is mine" not in caplog.text, "it does not call itself"
+    wait_for(lambda: other.swarm.members.get("a") == "alive")
+    assert "name 'a' is mine" not in caplog.text, "it does not call itself"
 
 
 def test_two_swarms_of_one_run_are_seen_and_the_larger_is_joined(

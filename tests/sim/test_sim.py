@@ -34,6 +34,8 @@ def test_500_seeds_break_no_promise() -> None:
         assert summary.counts[kind] > 50, kind
     for kind in (
         "disk lost",
+        "memory lost",
+        "back with its clock set back",
         "checkpoint damaged",
         "clock jump",
         "crash between making and sending",
@@ -56,7 +58,7 @@ def test_every_mistake_is_found(name: str) -> None:
     pytest.fail(f"{name}: not found by seed {known} nor 0 to 39")
 
 
-FOUND_BY = {"inbox-lost-at-rejoin": 273}
+FOUND_BY = {"inbox-lost-at-rejoin": 273, "who-forgot-votes-at-once": 288}
 
 
 def test_every_seam_is_used_by_a_mistake() -> None:

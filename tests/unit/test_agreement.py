@@ -13,7 +13,8 @@ import pytest
 
 from murmurate.core.clock import Key
 from murmurate.core.effect import Effect, Save, Send
-from murmurate.core.forgetting.agreement import VOTE_INTERVALS, Agreement, Vow
+from murmurate.core.forgetting.agreement import Agreement
+from murmurate.core.forgetting.vow import VOTE_INTERVALS, Vow
 from murmurate.core.intervals import Runs
 from murmurate.core.message import (
     Accept,
@@ -44,6 +45,10 @@ class Facts:
     gone: tuple[str, ...] = ()
     defended: tuple[str, ...] = ()
     last_words: dict[Key, int] = field(default_factory=dict)
+    memories: dict[str, int] = field(default_factory=dict)
+
+    def memory(self, name: str) -> int | None:
+        return self.memories.get(name)
 
     def live(self) -> tuple[str, ...]:
         return self.present
@@ -81,12 +86,17 @@ class Member:
         self.facts = facts
         self.disk: dict[str, Any] = {}
         self.disk_full = False
+        self.memory = 0
         self.moved: list[Generation] = []
         self.agreement = self._started()
 
     def _started(self) -> Agreement:
         return Agreement(
-            self.name, self.facts.past[-1], interval_s=INTERVAL_S, vow=self.disk.get("vow")
+            self.name,
+            self.facts.past[-1],
+            interval_s=INTERVAL_S,
+            vow=self.disk.get("vow"),
+            memory=self.memory,
         )
 
     @property
@@ -105,6 +115,13 @@ class Member:
         vow = self.disk.get("vow")
         if vow is not None and vow.history[-1].number > self.facts.past[-1].number:
             self.facts.past = vow.history  # what `Peer` does before it starts its agreement
+        self.agreement = self._started()
+
+    def forget(self, giver: Member, memory: int) -> None:
+        """It comes back without its disk, under its name, and takes the snapshot of another."""
+        self.disk, self.disk_full, self.memory = {}, False, memory
+        self.facts.past = giver.facts.past
+        self.facts.holds, self.facts.over = dict(giver.facts.holds), giver.facts.over
         self.agreement = self._started()
 
     def move(self, generation: Generation, now: float) -> None:
@@ -126,9 +143,10 @@ class Council:
         founding = (Generation(0, tuple(roster or names)),)
         self.members = {n: Member(n, Facts(tuple(names), founding)) for n in names}
         self.every(**facts)
-        self.votes: dict[int, dict[tuple[Any, Generation], set[str]]] = {}
+        self.votes: dict[int, dict[tuple[Any, Generation], set[tuple[str, int]]]] = {}
         """For each number, who has durably accepted what under which ballot."""
         self.decided: dict[int, set[Generation]] = {}
+        self.forgotten = 0
         self.ballots: dict[tuple[int, Any], set[Generation]] = {}
         """For each number and ballot, the values that were proposed under it."""
 
@@ -198,7 +216,8 @@ class Council:
     def _count(self, name: str, vow: Vow) -> None:
         if vow.accepted is not None:
             number = self.votes.setdefault(vow.number, {})
-            number.setdefault((vow.accepted_ballot, vow.accepted), set()).add(name)
+            vote = name, self[name].memory
+            number.setdefault((vow.accepted_ballot, vow.accepted), set()).add(vote)
 
     def _watch(self, message: Any) -> None:
         if isinstance(message, Decided):
@@ -318,7 +337,7 @@ def test_a_vow_for_a_later_generation_is_not_overwritten() -> None:
     value = Generation(2, ("a", "b", "c"), ((X, (1, 3)),))
     first = Generation(1, ("a", "b", "c"))
     vow = Vow(2, (1, "b"), (), (1, "b"), value)  # its history is lost
-    c["a"].agreement.vow = vow
+    c["a"].agreement.acceptor.vow = vow
     c.tick("a")
     c.receive("c", "a", Prepare(1, (9, "c"), (X,)))
     c.receive("c", "a", Accept((9, "c"), first))
@@ -707,14 +726,14 @@ def test_a_stranger_to_the_generations_says_nothing() -> None:
 # -- torture -------------------------------------------------------------------------------------
 
 
-def torture(seed: int, *, steps: int, full_disks: bool) -> Council:
+def torture(seed: int, *, steps: int, full_disks: bool, forgets: float = 0.0) -> Council:
     """Lose, repeat, reorder, crash; let everybody want something else; count the votes."""
     rng = random.Random(seed)
-    names = "abcde"[: rng.choice((3, 4, 5))]
+    names = "abcde"[: rng.choice((2, 3, 4, 5) if forgets else (3, 4, 5))]
     keys = [(f"x{i}", 1) for i in range(4)]
     c = Council(
         names,
-        roster=names[: rng.choice((3, len(names)))],
+        roster=names[: rng.choice((min(3, len(names)), len(names)))],
         holds=dict.fromkeys(keys, (1, 3)),
         over=tuple(keys),
         gone=tuple(key[0] for key in keys),
@@ -740,9 +759,15 @@ def torture(seed: int, *, steps: int, full_disks: bool) -> Council:
             c.tick(name)
         elif act < 0.96 and full_disks:
             member.disk_full = not member.disk_full
+        elif forgets and rng.random() < forgets:
+            member.forget(c[rng.choice([n for n in names if n != name])], 1 + c.forgotten)
+            c.forgotten += 1
         else:
             past = member.facts.past
             member.restart(past[: rng.randrange(len(past)) + 1])
+        if forgets and rng.random() < 0.1:  # who came back says so, sooner or later
+            teller = c[rng.choice(names)]
+            c[rng.choice(names)].facts.memories[teller.name] = teller.memory
         if rng.random() < 0.02:  # who is behind is told what was decided
             ahead = max(c.members.values(), key=lambda m: m.number)
             for generation in ahead.facts.past:
@@ -750,18 +775,35 @@ def torture(seed: int, *, steps: int, full_disks: bool) -> Council:
     return c
 
 
+def seats(generation: Generation) -> set[tuple[str, int]]:
+    """Who votes on the next one, and in which memory."""
+    return {(name, generation.memory(name) or 0) for name in generation.roster}
+
+
 def check(c: Council) -> int:
     """At most one value for each number, however one looks at it; how many were decided."""
-    rosters = {0: set(c["a"].facts.past[0].roster)}
+    rosters = {0: seats(c["a"].facts.past[0])}
     for number, values in sorted(c.decided.items()):
         assert len(values) == 1, f"generation {number} decided as {values}"
         (value,) = values
-        rosters[number] = set(value.roster)
+        rosters[number] = seats(value)
     for number, votes in c.votes.items():
+        if number - 1 not in rosters:
+            continue  # whoever knew what was decided before has forgotten it before it was told
         roster = rosters[number - 1]
-        chosen = {value for (_, value), who in votes.items() if 2 * len(who & roster) > len(roster)}
-        assert len(chosen) <= 1, f"generation {number} accepted as {chosen}"
-        assert c.decided.get(number, set()) <= chosen, f"generation {number} was not accepted"
+        share = {value: 0 for _, value in votes}
+        for (_, value), who in votes.items():
+            share[value] = max(share[value], 2 * len(who & roster))
+        chosen = {value for value, twice in share.items() if twice > len(roster)}
+        decided = c.decided.get(number, set())
+        assert len(chosen | decided) <= 1, f"generation {number} accepted as {chosen}"
+        for value in decided:
+            half = share.get(value) == len(roster) and all(
+                c[name].memory > memory
+                for name, memory in roster
+                if not any((name, memory) in who for (_, v), who in votes.items() if v == value)
+            )
+            assert value in chosen or half, f"generation {number} was not accepted"
     return len(c.decided)
 
 
@@ -775,3 +817,10 @@ def test_no_number_gets_two_values_on_disks_that_fill_up() -> None:
     """The same, where a vow cannot always be saved."""
     decided = [check(torture(seed, steps=250, full_disks=True)) for seed in range(300)]
     assert sum(decided) > 100, "nothing was put to the test"
+
+
+def test_no_number_gets_two_values_where_members_forget_what_they_promised() -> None:
+    """The same in which every other crash takes the disk, also of rosters of two."""
+    ran = [torture(seed, steps=250, full_disks=False, forgets=0.5) for seed in range(400)]
+    assert sum(map(check, ran)) > 150, "nothing was put to the test"
+    assert sum(c.forgotten for c in ran) > 400

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from murmurate.core.forgetting.agreement import Vow
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.message import Generation
 from murmurate.edge.disk import identity as memories
 from murmurate.edge.disk import nested

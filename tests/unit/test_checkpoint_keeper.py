@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.forgetting.agreement import Vow
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.layout import Layout
 from murmurate.core.message import Generation
 from murmurate.edge.disk import checkpoint as files

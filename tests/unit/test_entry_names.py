@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch import nn
 
-from murmurate.core.clock import Clock
+from murmurate.core.clock import Clock, Dot
 from murmurate.core.layout import Layout
+from murmurate.core.membership.epochs import epoch_after
 from murmurate.edge.net import dns
+from murmurate.edge.net.description import DescribedMember
 from murmurate.edge.net.wire import PROTOCOL_VERSION, Description
 from murmurate.edge.runtime import discovery
 from murmurate.edge.runtime.discovery import Memory, Place, Wish, find_place
-from murmurate.errors import PeerTimeout, PeerUnavailable
+from murmurate.errors import PeerExists, PeerTimeout, PeerUnavailable
 
 LAYOUT = Layout.of(nn.Linear(1, 1))[0]
 NAME = "dns:peers:7000"
@@ -114,6 +117,44 @@ def test_the_first_joins_a_swarm_that_is_there(world: World) -> None:
     assert place(world, wish("m-0", "5")) == Place("old", "m-0", {"m-1": at})
 
 
+def knows(world: World, address: str, *members: DescribedMember, **more: Any) -> None:
+    """What one there says of others."""
+    said = world.at[address]
+    assert isinstance(said, Description)
+    world.at[address] = replace(said, members=members, **more)
+
+
+def test_the_last_life_of_its_name_is_what_any_of_them_knows(world: World) -> None:
+    """By its record, its updates, or what was folded of it: its own clock may be wrong."""
+    world.add("m-0", "5")
+    first = world.add("m-1", "1", synced=True, swarm="old")
+    assert place(world, wish("m-0", "5")).last_life == 0
+    knows(world, first, DescribedMember("m-0", 7, "dead", "x:1"))
+    assert place(world, wish("m-0", "5")).last_life == 7
+    second = world.add("m-2", "1", synced=True, swarm="old")
+    knows(world, second, clock=Clock([Dot("m-0", 8, 1)]))
+    assert place(world, wish("m-0", "5")).last_life == 8
+    knows(world, second, folds=((("m-0", 9), (1, 3)), (("m-1", 11), (1, 1))))
+    assert place(world, wish("m-0", "5")).last_life == 9
+    assert epoch_after(5, 9) == 10
+    assert epoch_after(5000, 9) == 5000
+
+
+@pytest.mark.parametrize("state", ["alive", "suspect"])
+def test_a_name_that_seems_alive_elsewhere_is_waited_for(world: World, state: str) -> None:
+    """At one's own address nobody else can be, and of an unknown one nobody was there."""
+    world.add("m-0", "5")
+    at = world.add("m-1", "1", synced=True, swarm="old")
+    knows(world, at, DescribedMember("m-0", 7, state, "x:1"))
+    with pytest.raises(PeerExists, match="'m-0' is taken by a live peer at x:1: choose another"):
+        place(world, wish("m-0", "5", address="y:1"))
+    for where in ("y:1", ""):
+        knows(world, at, DescribedMember("m-0", 7, state, where))
+        assert place(world, wish("m-0", "5", address="y:1")).name == "m-0"
+    knows(world, at, DescribedMember("m-0", 7, "left", "x:1"))
+    assert place(world, wish("m-0", "5", address="y:1")).name == "m-0"
+
+
 def test_nothing_is_founded_before_the_name_stands_for_the_founder(world: World) -> None:
     """Its answer is older than this node: it may lack those who were there before, too."""
     with pytest.raises(PeerUnavailable, match="does not stand for this node"):
@@ -163,7 +204,7 @@ def test_of_two_pools_one_founds(world: World, first: str) -> None:
 
 
 def memory(*, weights: bool = True) -> Memory:
-    return Memory(swarm="old", name="m-1", address="m-1:7000", weights=weights)
+    return Memory(swarm="old", name="m-1", weights=weights)
 
 
 def test_who_remembers_goes_on_even_if_it_may_not_found(world: World) -> None:

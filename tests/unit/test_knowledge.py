@@ -143,6 +143,18 @@ def test_everywhere_is_what_all_have_for_good() -> None:
     assert known.everywhere(Clock((A2,)), ()) == Clock((A2,))
 
 
+def test_what_one_showed_since_it_told_of_its_checkpoints_is_not_in_sums() -> None:
+    """One that was written in between may have a part of it."""
+    mine = Clock((A1, A2, A3))
+    known = Knowledge(NOTHING)
+    known.note("b", Clock((A1,)), Clock((A1,)), cuts=())
+    known.note_push("b", Clock((A1, A2, A3)), B1)
+    assert known.applied_everywhere(mine, ("b",)) == mine
+    assert known.told_everywhere(mine, ("b",)) == Clock((A1,))
+    known.note("b", Clock((A1, A2)), Clock((A1,)))
+    assert known.told_everywhere(mine, ("b",)) is None
+
+
 def test_who_was_not_heard_of_has_nothing_for_sure() -> None:
     """One silent member is enough to keep everything."""
     known = Knowledge(NOTHING)

@@ -18,6 +18,7 @@ from murmurate.core.message import (
     STATES,
     Ack,
     Decided,
+    Digest,
     Generation,
     Lack,
     Ping,
@@ -65,6 +66,14 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
     "generation -1": ("generation.number", lambda: Generation(-1, ("a",))),
     "nobody on the roster": ("generation.roster", lambda: Generation(1, ())),
     "roster unsorted": ("generation.roster", lambda: Generation(1, ("b", "a"))),
+    "a memory too few": (
+        "generation.memories",
+        lambda: Generation(1, ("a", "b"), memories=(1,)),
+    ),
+    "a memory of later than now": (
+        "digest.memory",
+        lambda: Digest(3, Clock(), Clock(), memory=4),
+    ),
     "one name twice": ("generation.roster", lambda: Generation(1, ("a", "a", "b"))),
     "half a run": ("generation.folds", lambda: fold(5)),
     "a run and a half": ("generation.folds", lambda: fold(1, 2, 4)),

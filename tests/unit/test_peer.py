@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from murmurate.core.effect import (
     Send,
     Verdict,
 )
-from murmurate.core.forgetting.agreement import VOTE_INTERVALS, Vow
+from murmurate.core.forgetting.vow import VOTE_INTERVALS, Vow
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.delivery import NARROW_UPDATES
 from murmurate.core.gossip.past import Past
@@ -1369,3 +1369,37 @@ def test_two_who_each_lack_what_the_other_has_only_in_its_weights_agree_again() 
         a.fold("b", to_a, at)
         b.fold("a", to_b, at)
     assert state(a) == state(b) == (weights(A1, A2, b2), Clock((A1, A2, b2)))
+
+
+# -- decisions that cannot be ---------------------------------------------------------------------
+
+
+def test_a_second_value_of_a_decided_number_is_refused() -> None:
+    a = peer("a")
+    decide(a, 1)
+    same = a.baseline.history[-1]
+    assert a.receive("b", Decided((same,)), NOW)
+    with pytest.raises(RemoteProtocolError, match="1 is another one here"):
+        a.receive("b", Decided((replace(same, evicted=("z",)),)), NOW)
+
+
+def test_a_roster_that_has_me_without_my_promise_is_refused() -> None:
+    """Everyone on a roster has promised, and a promise is remembered as long as it binds. What my
+    old memory promised may seat that one."""
+    names = ("a", "b")
+    founded = (Generation(0, names, memories=(3, 1)),)
+    a = peer("a", epoch=4, history=founded, past=Past(memory=3))
+    forged = Generation(1, names, memories=(3, 1))
+    with pytest.raises(RemoteProtocolError, match="1 has me on its roster"):
+        a.receive("b", Decided((forged,)), NOW)
+    with pytest.raises(RemoteProtocolError, match="1 has me on its roster"):
+        a.receive("b", Decided((replace(forged, memories=(2, 1)),)), NOW)
+    forgot = peer("a", epoch=5, history=founded, past=Past(memory=5))
+    assert forgot.receive("b", Decided((forged,)), NOW)
+    promised = Past(memory=3, vow=Vow(1, (1, "b")))
+    a = peer("a", epoch=4, history=founded, past=promised)
+    assert a.receive("b", Decided((forged,)), NOW)
+    without = Generation(1, ("b",), evicted=("a",), memories=(1,))
+    assert peer("a", epoch=4, history=founded, past=Past(memory=3)).receive(
+        "b", Decided((without,)), NOW
+    )

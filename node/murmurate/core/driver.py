@@ -109,8 +109,8 @@ class WatchPort(Protocol):
 
 
 class NoDisk:
-    """The disk of a node that has none: it never comes back as who it was, so it need not keep its
-    word beyond its life."""
+    """The disk of a node that has none: it comes back as one that remembers nothing, and its word
+    does not count beyond its life."""
 
     def save(self, key: str, value: Any) -> bool:
         return True

@@ -207,8 +207,12 @@ class Digest:
     """How many checkpoints are told of, the oldest of which is `durable`."""
     later: Annotated[tuple[Clock, ...], Few(CHECKPOINTS_MAX)] = ()
     """What each of the others lacks of the clock; none where it would take too much to say."""
+    memory: Number = 0
+    """The life since which I remember my votes: this one, or one before that left a disk."""
 
     def __post_init__(self) -> None:
+        if self.memory > self.epoch:
+            raise RemoteProtocolError("digest.memory", f"{self.memory}, of life {self.epoch}")
         same = self.durable.generation == self.clock.generation
         if same and not self.clock.covers(self.durable):
             raise RemoteProtocolError("digest.durable", "more than the clock has")
@@ -255,8 +259,12 @@ class Generation:
     roster: Names
     folds: Annotated[tuple[Fold, ...], Few(NAMES_MAX)] = ()
     evicted: Names = ()
+    memories: Annotated[tuple[Number, ...], Few(NAMES_MAX)] = ()
+    """Of each on the roster, the life since which it remembers its votes; none: 0 of all."""
 
     def __post_init__(self) -> None:
+        if self.memories and len(self.memories) != len(self.roster):
+            raise RemoteProtocolError("generation.memories", "not one of each on the roster")
         if self.number < 0:
             raise RemoteProtocolError("generation.number", f"{self.number} is negative")
         if not self.roster or list(self.roster) != sorted(set(self.roster)):
@@ -266,6 +274,16 @@ class Generation:
         for key, runs in self.folds:
             if problem := runs_problem(runs):
                 raise RemoteProtocolError("generation.folds", f"{key}: {problem}")
+
+    def memory(self, name: str) -> int | None:
+        """The memory in which one on the roster votes; None: it is not there."""
+        if name not in self.roster:
+            return None
+        return self.memories[self.roster.index(name)] if self.memories else 0
+
+    def has_vote(self, name: str, memory: int) -> bool:
+        """Whether it votes on the next one: on the roster, and nothing forgotten since."""
+        return self.memory(name) == memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -392,6 +410,8 @@ class Promise:
     not_gone: Names = ()
     accepted_ballot: Ballot | None = None
     accepted: Generation | None = None
+    memory: Number = 0
+    """The life since which I remember my votes."""
 
     def __post_init__(self) -> None:
         if (self.accepted_ballot is None) != (self.accepted is None):
@@ -414,6 +434,8 @@ class Accepted:
 
     number: Number
     ballot: Ballot
+    memory: Number = 0
+    """The life since which I remember my votes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,22 +172,20 @@ class SnapshotHead(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ..., batches: _Optional[_Iterable[int]] = ..., repeated_batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ShareHead(_message.Message):
-    __slots__ = ("seq", "epoch", "to_epoch", "clock", "seen", "dtype", "weight")
+    __slots__ = ("seq", "epoch", "to_epoch", "clock", "dtype", "weight")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TO_EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
-    SEEN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     seq: int
     epoch: int
     to_epoch: int
     clock: bytes
-    seen: int
     dtype: str
     weight: float
-    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., seen: _Optional[int] = ..., dtype: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., dtype: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Note(_message.Message):
     __slots__ = ("digest", "want", "lack", "snapshot_request", "ping", "ping_request", "ack", "prepare", "promise", "accept", "accepted", "decided", "receipt", "progress")
@@ -222,20 +220,22 @@ class Note(_message.Message):
     def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., lack: _Optional[_Union[Lack, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ping_request: _Optional[_Union[PingRequest, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., accept: _Optional[_Union[Accept, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., decided: _Optional[_Union[Decided, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Digest(_message.Message):
-    __slots__ = ("epoch", "clock", "durable", "ask", "kept", "later")
+    __slots__ = ("epoch", "clock", "durable", "ask", "kept", "later", "memory")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     clock: bytes
     durable: bytes
     ask: bool
     kept: int
     later: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., durable: _Optional[bytes] = ..., ask: bool = ..., kept: _Optional[int] = ..., later: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    memory: int
+    def __init__(self, epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., durable: _Optional[bytes] = ..., ask: bool = ..., kept: _Optional[int] = ..., later: _Optional[_Iterable[bytes]] = ..., memory: _Optional[int] = ...) -> None: ...
 
 class Range(_message.Message):
     __slots__ = ("origin", "epoch", "first", "last")
@@ -332,16 +332,18 @@ class Fold(_message.Message):
     def __init__(self, origin: _Optional[str] = ..., epoch: _Optional[int] = ..., runs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Generation(_message.Message):
-    __slots__ = ("number", "roster", "folds", "evicted")
+    __slots__ = ("number", "roster", "folds", "evicted", "memories")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     FOLDS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
     number: int
     roster: _containers.RepeatedScalarFieldContainer[str]
     folds: _containers.RepeatedCompositeFieldContainer[Fold]
     evicted: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., folds: _Optional[_Iterable[_Union[Fold, _Mapping]]] = ..., evicted: _Optional[_Iterable[str]] = ...) -> None: ...
+    memories: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., folds: _Optional[_Iterable[_Union[Fold, _Mapping]]] = ..., evicted: _Optional[_Iterable[str]] = ..., memories: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("number", "ballot", "candidates", "evict")
@@ -356,20 +358,22 @@ class Prepare(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., evict: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Promise(_message.Message):
-    __slots__ = ("number", "ballot", "held", "not_gone", "accepted_ballot", "accepted")
+    __slots__ = ("number", "ballot", "held", "not_gone", "accepted_ballot", "accepted", "memory")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     BALLOT_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     NOT_GONE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_BALLOT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     number: int
     ballot: Ballot
     held: _containers.RepeatedCompositeFieldContainer[Fold]
     not_gone: _containers.RepeatedScalarFieldContainer[str]
     accepted_ballot: Ballot
     accepted: Generation
-    def __init__(self, number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., held: _Optional[_Iterable[_Union[Fold, _Mapping]]] = ..., not_gone: _Optional[_Iterable[str]] = ..., accepted_ballot: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Generation, _Mapping]] = ...) -> None: ...
+    memory: int
+    def __init__(self, number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., held: _Optional[_Iterable[_Union[Fold, _Mapping]]] = ..., not_gone: _Optional[_Iterable[str]] = ..., accepted_ballot: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Generation, _Mapping]] = ..., memory: _Optional[int] = ...) -> None: ...
 
 class Accept(_message.Message):
     __slots__ = ("ballot", "value")
@@ -380,12 +384,14 @@ class Accept(_message.Message):
     def __init__(self, ballot: _Optional[_Union[Ballot, _Mapping]] = ..., value: _Optional[_Union[Generation, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("number", "ballot")
+    __slots__ = ("number", "ballot", "memory")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     BALLOT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     number: int
     ballot: Ballot
-    def __init__(self, number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ...) -> None: ...
+    memory: int
+    def __init__(self, number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., memory: _Optional[int] = ...) -> None: ...
 
 class Decided(_message.Message):
     __slots__ = ("generations",)

@@ -42,6 +42,10 @@ class Baseline:
         self.history = tuple(history[-self._keep :])
         self._folds = {key: runs for g in self.history for key, runs in g.folds}
 
+    def generation(self, number: int) -> Generation | None:
+        """The one of that number, if I know it."""
+        return next((each for each in self.history if each.number == number), None)
+
     def since(self, number: int) -> tuple[Generation, ...]:
         return tuple(g for g in self.history if g.number > number)
 

@@ -1,6 +1,6 @@
 """Where the others stand, and what I may say of myself: the peer's side of the agreement.
 
-Who is gone, which epochs are over, what I hold for good. All of it is judged by my own eyes and my
+Who is gone, which epochs are over, what I hold of them. All of it is judged by my own eyes and my
 own monotonic clock; the vote is what makes it common.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from murmurate.core.clock import Clock, Dot, Key
+from murmurate.core.clock import Dot, Key
 from murmurate.core.effect import Verdict
 from murmurate.core.forgetting.baseline import Baseline
+from murmurate.core.forgetting.durable import Durable
 from murmurate.core.gossip.known_clocks import Knowledge
 from murmurate.core.intervals import Runs
 from murmurate.core.membership.swim import Membership
@@ -19,7 +20,7 @@ from murmurate.core.replica import Replica
 
 
 class Standing:
-    """One peer's view of members and epochs (`agreement.View`)."""
+    """One peer's view of members and epochs (`view.View`)."""
 
     def __init__(
         self,
@@ -28,25 +29,23 @@ class Standing:
         replica: Replica,
         baseline: Baseline,
         knowledge: Knowledge,
+        durable: Durable,
         *,
         forget_after_s: float,
         met: Iterable[str] = (),
     ) -> None:
         self.name = membership.name
         self.epoch = epoch
-        self._checkpoints: list[Clock | None] = []
-        """What each kept checkpoint has, oldest first; None: too old to be told."""
-        self._begun: Clock | None = None
-        """What one has that is being written: it may be there after a crash, though nobody knew."""
-        self.gave_up = False
-        """Whether I ever gave updates up that an older checkpoint may still have."""
         self._membership = membership
         self._replica = replica
         self._baseline = baseline
         self._knowledge = knowledge
+        self._durable = durable
         self._forget_after_s = forget_after_s
         self._strangers: dict[str, float] = {}
         self._last_words: dict[Key, int] = {}
+        self._memories: dict[str, int] = {}
+        """Since which life each member said that it remembers its votes."""
         self._met = dict.fromkeys(met)
 
     # -- members ---------------------------------------------------------------------------------
@@ -56,6 +55,15 @@ class Standing:
 
     def leaving(self, name: str) -> bool:
         return self._membership.state(name) == LEFT
+
+    def memory(self, name: str) -> int | None:
+        """The life since which a member remembers its votes; None: it did not say."""
+        return self._memories.get(name)
+
+    def told_memory(self, name: str, memory: int) -> None:
+        """A member said since when it remembers its votes."""
+        if self._membership.state(name) is not None:
+            self._memories[name] = memory
 
     def evictable(self, name: str, now: float) -> bool:
         """Dead, left or not heard of, for long."""
@@ -147,6 +155,8 @@ class Standing:
         needed = {key[0] for key in (*keys, *self._last_words)}
         needed |= {*self._baseline.roster, self.name}
         self._strangers = {n: at for n, at in self._strangers.items() if n in needed}
+        live = self.live()
+        self._memories = {n: life for n, life in self._memories.items() if n in live}
         return [
             rumour.name
             for rumour in self._membership.rumours()
@@ -191,7 +201,7 @@ class Standing:
     def held(self, key: Key) -> Runs:
         """What I have of an epoch, once that is the same as what a crash would leave me."""
         runs = self._replica.clock.runs(key)
-        return runs if self.safe_clock().runs(key) == runs else ()
+        return runs if self._durable.clock().runs(key) == runs else ()
 
     def complete(self, key: Key, runs: Runs) -> bool:
         """Whether these are all updates its origin made, by its own word when it left."""
@@ -199,49 +209,3 @@ class Standing:
 
     def history(self) -> tuple[Generation, ...]:
         return self._baseline.history
-
-    def safe_clock(self) -> Clock:
-        """What a crash cannot take."""
-        clock = self._replica.clock
-        if not self._checkpoints:
-            return clock
-        oldest = self._checkpoints[0]
-        if oldest is None:
-            return Clock(generation=clock.generation, base=clock.base)
-        return oldest.intersection(clock) if self.gave_up else oldest
-
-    def later_checkpoints(self) -> list[Clock]:
-        """What each one after the oldest lacks of my clock, as far as that can be told."""
-        clock = self._replica.clock
-        out: list[Clock] = []
-        for kept in [*self._checkpoints[1:], self._begun]:
-            if kept is not None:
-                lacking = Clock(generation=clock.generation, base=clock.base)
-                for span in clock.missing(kept):
-                    lacking.add_range(span)
-                out.append(lacking)
-        return out
-
-    def cuts(self) -> list[Clock]:
-        """Sets whose ends are those of all my checkpoints."""
-        return [self.safe_clock(), *self.later_checkpoints()]
-
-    def checkpoint_begun(self, clock: Clock) -> None:
-        """One with this clock is being written."""
-        self._begun = clock.copy()
-
-    def checkpointed(self, clock: Clock, kept: int) -> None:
-        """One more checkpoint is durable; `kept` of them are kept now."""
-        lifted, mine = self._lifted(clock), self._replica.clock
-        if lifted is not None and lifted.generation == mine.generation and not mine.covers(lifted):
-            self.gave_up = True  # an earlier life did, and left an older checkpoint that has it
-        self._checkpoints = [*self._checkpoints, lifted][-kept:]
-
-    def move(self) -> None:
-        """See the checkpoints from the newest generation."""
-        self._checkpoints = [self._lifted(clock) for clock in self._checkpoints]
-        self._begun = self._lifted(self._begun)
-
-    def _lifted(self, clock: Clock | None) -> Clock | None:
-        lifted = None if clock is None else self._baseline.lift(clock)
-        return None if lifted is None or lifted.apart else lifted

@@ -75,6 +75,7 @@ class Comparison:
         self._gate.check_clock("digest.clock", clock, state.seq, now)
         if not state.synced or message.epoch < (state.membership.epoch(sender) or 0):
             return []
+        state.standing.told_memory(sender, message.memory)
         if clock.generation > state.baseline.number:
             return [Send(sender, state.digest())]  # it will tell me what was decided
         effects: list[Effect] = []

@@ -12,6 +12,7 @@ from murmurate.core.effect import Effect, Moved, Rejoin, Save
 from murmurate.core.gossip.delivery import PushDelivery
 from murmurate.core.gossip.state import PeerState
 from murmurate.core.message import Decided, Generation
+from murmurate.errors import RemoteProtocolError
 
 
 class Generations:
@@ -21,6 +22,18 @@ class Generations:
         self._state = state
         self._delivery = delivery
         self._gate = gate
+
+    def check(self, message: Decided) -> None:
+        """`RemoteProtocolError`: nobody can have decided this, as far as I can tell by myself."""
+        state = self._state
+        for generation in message.generations:
+            number = generation.number
+            known = state.baseline.generation(number)
+            if known is not None and known != generation:
+                raise RemoteProtocolError("decided.generations", f"{number} is another one here")
+            if number > state.baseline.number and state.agreement.lacks_my_promise(generation):
+                problem = f"{number} has me on its roster, and I never promised anything for it"
+                raise RemoteProtocolError("decided.generations", problem)
 
     def on_decided(self, message: Decided, now: float) -> list[Effect]:
         """Follow decisions that come next; after one that I cannot follow I am behind."""
@@ -55,7 +68,7 @@ class Generations:
         state.baseline.extend(new)
         state.replica.clock = clock
         state.knowledge.move(state.baseline, clock)
-        state.standing.move()
+        state.durable.move()
         state.log.change(state.as_of_now)
         state.store.change(state.as_of_now)
         self._delivery.outbox.change(state.as_of_now)

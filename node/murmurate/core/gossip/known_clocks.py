@@ -15,12 +15,14 @@ from murmurate.core.forgetting.baseline import Baseline
 class Knowledge:
     """The newest clock heard from each member, and the union of all that was heard."""
 
-    __slots__ = ("_clocks", "_cuts", "_durable", "_heard", "_heard_before")
+    __slots__ = ("_clocks", "_cuts", "_durable", "_heard", "_heard_before", "_told")
 
     def __init__(self, start: Clock) -> None:
         self._clocks: dict[str, Clock] = {}
         self._durable: dict[str, Clock] = {}
         self._cuts: dict[str, tuple[Clock, ...]] = {}
+        self._told: dict[str, Clock] = {}
+        """What each had when it told of its cuts: a checkpoint that it did not tell of has that."""
         self._heard = self._heard_before = Clock()
         self.start(start)
 
@@ -29,6 +31,7 @@ class Knowledge:
         self._clocks.clear()
         self._durable.clear()
         self._cuts.clear()
+        self._told.clear()
         self._heard = mine.copy()
         self._heard_before = mine.copy()
 
@@ -47,8 +50,10 @@ class Knowledge:
             self._clocks[name] = clock.copy()
             self._durable[name] = durable
             self._cuts.pop(name, None)
+            self._told.pop(name, None)
             if cuts is not None:
                 self._cuts[name] = cuts
+                self._told[name] = clock.copy()
         self._heard.merge(clock)
 
     def note_push(self, name: str, context: Clock, dot: Dot) -> None:
@@ -71,6 +76,7 @@ class Knowledge:
         self._clocks.pop(name, None)
         self._durable.pop(name, None)
         self._cuts.pop(name, None)
+        self._told.pop(name, None)
 
     def keep_only(self, names: Container[str]) -> None:
         for name in [name for name in self._clocks if name not in names]:
@@ -117,6 +123,19 @@ class Knowledge:
             common = common.intersection(known)
         return common
 
+    def told_everywhere(self, mine: Clock, names: Iterable[str]) -> Clock | None:
+        """What I have, and all of these had when they told of their checkpoints; None: one did not.
+
+        Not what they were seen to have since: a checkpoint may have been written in between.
+        """
+        common = mine
+        for name in names:
+            told = self._told.get(name)
+            if told is None:
+                return None
+            common = common.intersection(told)
+        return common
+
     def cuts(self, names: Iterable[str]) -> list[Clock] | None:
         """Sets whose ends are those of all checkpoints that these have; None: of one it is not
         known."""
@@ -141,6 +160,7 @@ class Knowledge:
                 else:
                     clocks[name] = lifted
         self._cuts.clear()  # each will say them again
+        self._told.clear()
         heard, before = baseline.lift(self._heard), baseline.lift(self._heard_before)
         self._heard = start.copy() if heard is None else _whole(heard)
         self._heard_before = start.copy() if before is None else _whole(before)

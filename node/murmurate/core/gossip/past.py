@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from murmurate.core.forgetting.agreement import Vow
 from murmurate.core.forgetting.baseline import Baseline
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.message import Generation, Push
 from murmurate.core.replica import Replica
 
@@ -23,6 +23,8 @@ class Past:
     """Updates of its earlier lives, all of them in the checkpoint's weights."""
     store: tuple[Push, ...] = ()
     """Updates of others, likewise."""
+    memory: int = 0
+    """The life since which votes are remembered: this one, if nothing was found."""
     vow: Vow | None = None
     history: tuple[Generation, ...] = ()
     met: tuple[str, ...] = ()

@@ -146,9 +146,17 @@ class Peer:
 
         Others begin as newcomers (`synced=False`) and take its snapshot.
         """
-        founding = (Generation(0, (name,)),)
-        replica = Replica(weights)
-        return cls(name, epoch, replica, rng=rng, config=config, history=founding, address=address)
+        founding = (Generation(0, (name,), memories=(epoch,)),)
+        return cls(
+            name,
+            epoch,
+            Replica(weights),
+            rng=rng,
+            config=config,
+            history=founding,
+            past=Past(memory=epoch),
+            address=address,
+        )
 
     @property
     def seq(self) -> int:
@@ -296,6 +304,7 @@ class Peer:
                 effects = self._verdicts(self.membership.learn(message.members, now))
                 return [*effects, Deliver(sender, message)]
             case Decided():
+                self._generations.check(message)
                 return [Deliver(sender, message)]
             case Prepare() | Promise() | Accept() | Accepted():
                 if not self.state.whole:
@@ -407,7 +416,7 @@ class Peer:
         Updates only where somebody is there, or may come back, who could lack them.
         """
         needed = bool(self.state.others() or self.standing.awaited(now))
-        self.standing.checkpoint_begun(self.clock)
+        self.state.durable.begun(self.clock)
         return Account(
             epoch=self.epoch,
             seq=self.seq,
@@ -425,11 +434,11 @@ class Peer:
         What the oldest of them has is what a crash cannot take. Never called: this peer keeps none,
         and comes back from a crash as a newcomer.
         """
-        self.standing.checkpointed(clock, kept)
+        self.state.durable.checkpointed(clock, kept)
 
     def past(self) -> Past:
         """What my next life must know, though nothing is on a disk: my vow binds it."""
-        return Past(vow=self.state.agreement.vow)
+        return Past(vow=self.state.agreement.vow, memory=self.state.memory)
 
     def weights_for_next_life(self) -> torch.Tensor:
         """My weights: what is on its way are updates, none of which refers to them."""

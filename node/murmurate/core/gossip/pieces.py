@@ -41,10 +41,10 @@ class Pieces:
         if kept <= self._left + self._left // 4:
             return  # so what is summed again and again costs no more than what is new
         theirs = state.knowledge.cuts(others)
-        common = state.knowledge.applied_everywhere(state.clock, others)
+        common = state.knowledge.told_everywhere(state.clock, others)
         if theirs is None or common is None or state.receiving is not None:
             return  # one was not heard of; or each update is looked at by itself
-        cuts = _Cuts(common, [*theirs, *state.standing.cuts()])
+        cuts = _Cuts(common, [*theirs, *state.durable.cuts()])
 
         def piece_of(push: Push) -> Piece | None:
             return cuts.piece_of(push)

@@ -79,7 +79,7 @@ class Pruning:
         """While there is room: what I and all others have for good, so that no crash can take it
         from somebody and leave nobody to give it back."""
         state = self._state
-        return state.knowledge.everywhere(state.standing.safe_clock(), others)
+        return state.knowledge.everywhere(state.durable.clock(), others)
 
     def _applied_by_all_who_keep_up(self, others: list[str], away: int, now: float) -> Clock | None:
         """When the log fills up: what I and all others have, those left out who take nothing (a

@@ -120,7 +120,7 @@ class Snapshots:
         if not lacking:
             self._giving_up.not_needed()
             return
-        self.state.standing.gave_up = True
+        self.state.durable.gave_up = True
         lost = frozenset(lacking)
         self.state.log.change(lambda push: push if lost.isdisjoint(push.dots) else None)
 

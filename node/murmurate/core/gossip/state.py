@@ -10,6 +10,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import Rng
 from murmurate.core.forgetting.agreement import Agreement
 from murmurate.core.forgetting.baseline import Baseline
+from murmurate.core.forgetting.durable import Durable
 from murmurate.core.forgetting.standing import Standing
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.known_clocks import Knowledge
@@ -54,6 +55,8 @@ class PeerState:
         """Whether my weights are the swarm's."""
         self.membership = Membership(name, epoch, rng=rng, timing=config.timing, address=address)
         self.baseline = Baseline(history, keep=config.history_max)
+        self.memory = past.memory
+        """The life since which I remember my votes."""
         self.behind = False
         """Whether the others' baseline has what mine does not: only a snapshot brings it."""
         if synced:
@@ -63,18 +66,21 @@ class PeerState:
             self.baseline.history[-1] if self.baseline.history else None,
             interval_s=config.agree_interval_s,
             vow=past.vow,
+            memory=past.memory,
         )
         self.log = Store()
         """Updates of mine, until everyone has them for good."""
         self.store = Store(config.store_bytes_max)
         """Updates of others that somebody may lack."""
         self.knowledge = Knowledge(replica.clock)
+        self.durable = Durable(replica, self.baseline)
         self.standing = Standing(
             self.membership,
             epoch,
             replica,
             self.baseline,
             self.knowledge,
+            self.durable,
             forget_after_s=config.forget_after_s,
             met=past.met,
         )
@@ -116,13 +122,14 @@ class PeerState:
 
     def digest(self, *, ask: bool = False) -> Digest:
         """What I have, and what of it a crash cannot take; `ask`: for the same in return."""
-        later = tuple(self.standing.later_checkpoints())
+        later = tuple(self.durable.later())
         told = sum(clock.spans for clock in later) <= CUTS_MAX
         return Digest(
             self.epoch,
             self.replica.context(),
-            self.standing.safe_clock().copy(),
+            self.durable.clock().copy(),
             ask,
             kept=1 + len(later),
             later=later if told else (),
+            memory=self.memory,
         )

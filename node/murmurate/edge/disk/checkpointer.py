@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from murmurate.core.clock import Clock
-from murmurate.core.forgetting.agreement import Vow
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.layout import Layout
 from murmurate.core.message import Generation
 from murmurate.edge.disk import checkpoint as files
@@ -196,6 +196,7 @@ class Keeper:
             memory,
             name=name,
             swarm=swarm,
+            since=epoch if self.memory is None else memory.since,
             epoch=max(memory.epoch, epoch + EPOCHS),
             void_below=epoch if again else memory.void_below,
             history=() if again else memory.history,

@@ -1,8 +1,8 @@
 """What a node must not forget from one life to the next: a small file, durable before it counts.
 
 Its name, its swarm, the epochs it may have used, whom it met, and what it promised in votes. A
-member that votes and forgets what it promised could let two different generations be decided; so a
-node whose memory is gone comes back under another name.
+member that votes and forgets what it promised could let two different generations be decided; so
+votes count from this memory alone, which is numbered.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from murmurate.core.forgetting.agreement import Vow
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.message import Ballot, Generation
 from murmurate.errors import CheckpointError, MurmurateError
 
@@ -35,6 +35,8 @@ class NodeIdentity:
     """No life had a higher one."""
     void_below: int = 0
     """Checkpoints of earlier lives than this are void: the others had voted that life out."""
+    since: int = 0
+    """The first life of this memory."""
     vow: Vow | None = None
     history: tuple[Generation, ...] = ()
     met: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ def from_bytes(data: bytes, where: str) -> NodeIdentity:
     if rest != _digest(text) + b"\n":
         raise CheckpointError(
             f"{where}: damaged, and with it what this node has promised in votes; start it in"
-            " another folder, it then joins under another name"
+            " another folder, it then joins as one that remembers nothing"
         )
     try:
         fields = json.loads(text)
@@ -74,7 +76,8 @@ def from_bytes(data: bytes, where: str) -> NodeIdentity:
         for name in ("run", "rule", "schema", "asked", "name", "swarm"):
             if not isinstance(fields[name], str):
                 raise TypeError(f"{name} is no text")
-        for name in ("epoch", "void_below"):
+        fields.setdefault("since", 0)
+        for name in ("epoch", "void_below", "since"):
             if not isinstance(fields[name], int):
                 raise TypeError(f"{name} is no number")
         return NodeIdentity(
@@ -103,6 +106,7 @@ def generation_from_json(value: Any) -> Generation:
             for key, runs in value["folds"]
         ),
         tuple(str(name) for name in value["evicted"]),
+        tuple(int(life) for life in value.get("memories", ())),
     )
 
 

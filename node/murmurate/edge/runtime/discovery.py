@@ -50,6 +50,8 @@ class Place:
     members: dict[str, str]
     back: bool = False
     """I was here before, and remember it."""
+    last_life: int = 0
+    """The last of this name that those know who are there; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,6 @@ class Memory:
 
     swarm: str
     name: str
-    address: str
-    """Where I am now: nobody else can be there."""
     peers: tuple[str, ...] = ()
     """Where others were."""
     weights: bool = False
@@ -79,6 +79,8 @@ class Wish:
     found: bool
     timeout_s: float
     memory: Memory | None = None
+    address: str = ""
+    """Where I am: nobody else can be there."""
     careful: bool = False
     """Found the run only if all that the peers' name stands for say that there is none."""
 
@@ -99,34 +101,26 @@ def compare(wish: Wish, other: Description, where: str) -> None:
         raise SchemaMismatch(f"{where} trains another model: it {what}")
 
 
-def free_name(name: str, other: Description) -> str:
-    """My name, or the next free one: who left nothing on a disk cannot take an old life up again.
-
-    A member that votes must remember what it promised. One that comes back without its memory
-    comes back as somebody else.
-    """
-    taken = {member.name: member for member in other.members}
-    here = taken.get(name)
-    if here is not None and here.state in (ALIVE, SUSPECT):
-        raise PeerExists(f"name {name!r} is taken by a live peer at {here.address}: choose another")
-    if name not in taken:
-        return name
-    return next(new for k in range(2, 1 << 30) if (new := f"{name}.{k}") not in taken)
-
-
-def old_name(memory: Memory, other: Description) -> str:
-    """My name in an earlier life, unless somebody seems to use it somewhere else.
+def check_name(name: str, mine: str, other: Description, what_then: str) -> None:
+    """`PeerExists`: somebody seems to use my name somewhere else than `mine`.
 
     If that is what is left of myself, the others will know in a few seconds.
     """
     for member in other.members:
-        elsewhere = member.address and member.address != memory.address
-        if member.name == memory.name and member.state in (ALIVE, SUSPECT) and elsewhere:
-            raise PeerExists(
-                f"name {memory.name!r} is taken by a live peer at {member.address}: are its"
-                " checkpoints a copy of mine?"
-            )
-    return memory.name
+        elsewhere = member.address not in ("", mine)
+        if member.name == name and member.state in (ALIVE, SUSPECT) and elsewhere:
+            where = f"by a live peer at {member.address}"
+            raise PeerExists(f"name {name!r} is taken {where}{what_then}")
+
+
+def last_life(name: str, others: Sequence[Description]) -> int:
+    """The last life of that name that any of them knows; 0: none."""
+    lives = [0]
+    for other in others:
+        lives += [member.epoch for member in other.members if member.name == name]
+        keys = (*other.clock.keys(), *(key for key, _ in other.folds))
+        lives += [epoch for origin, epoch in keys if origin == name]
+    return max(lives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +167,10 @@ async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
                 said = True
                 log.warning("%s", line)
             try:
-                if memory is not None and memory.swarm == synced[0].swarm:
-                    name = old_name(memory, synced[0])
-                    return Place(memory.swarm, name, _addresses(synced), back=True)
-                name = free_name(wish.name, synced[0])
+                return _place_among(wish, synced)
             except PeerExists:
                 if late:
                     raise
-            else:
-                return Place(synced[0].swarm, name, _addresses(synced))
         elif wish.found and wish.careful:
             sure = now.whole and _is_first_by_name(wish, now.others, late=late)
             sure_since = min(sure_since, time.monotonic()) if sure else math.inf
@@ -195,6 +184,23 @@ async def find_place(transport: Transport, wish: Wish, new_swarm: str) -> Place:
         elif late:
             raise _nobody(wish, now)
         await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _place_among(wish: Wish, synced: Sequence[Description]) -> Place:
+    """Mine in a swarm that is there: under my old name, whether I remember my life there or not."""
+    swarm, memory = synced[0].swarm, wish.memory
+    if memory is not None and memory.swarm == swarm:
+        return _old_name(wish, memory, synced)
+    check_name(wish.name, wish.address, synced[0], ": choose another")
+    told = last_life(wish.name, synced)
+    return Place(swarm, wish.name, _addresses(synced), last_life=told)
+
+
+def _old_name(wish: Wish, memory: Memory, synced: Sequence[Description]) -> Place:
+    what_then = ": are its checkpoints a copy of mine?"
+    check_name(memory.name, wish.address, synced[0], what_then)
+    told = last_life(memory.name, synced)
+    return Place(memory.swarm, memory.name, _addresses(synced), back=True, last_life=told)
 
 
 async def _ask_all(transport: Transport, wish: Wish, waits: dict[str, Deadline]) -> Round:
@@ -239,12 +245,10 @@ async def _old_place(transport: Transport, wish: Wish, memory: Memory) -> Place 
         mine = [other for other in others if other.swarm == memory.swarm]
         if mine:
             try:
-                name = old_name(memory, mine[0])
+                return _old_name(wish, memory, mine)
             except PeerExists:
                 if late:
                     raise
-            else:
-                return Place(memory.swarm, name, _addresses(mine), back=True)
         elif others or not memory.weights or not (wish.named or wish.found or not wish.peers):
             return None
         elif now is None or now.whole or late:

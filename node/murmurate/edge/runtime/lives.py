@@ -17,6 +17,7 @@ from murmurate.core.driver import Life
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.past import Past
 from murmurate.core.gossip.protocol import GossipPeer
+from murmurate.core.membership.epochs import epoch_after
 from murmurate.core.message import Generation
 from murmurate.core.replica import Replica
 from murmurate.edge.net.wire import PROTOCOL_VERSION, Hello
@@ -61,6 +62,8 @@ class NodeLives:
         self._state = state
         self._links = links
         self._introduce = introduce
+        self._memory = 0
+        """The life since which this node remembers its votes."""
         self.resumed: Checkpoint | None = None
         """What this node goes on from; the flat weights have it, the model has not yet."""
 
@@ -75,7 +78,6 @@ class NodeLives:
         return Memory(
             swarm=keeper.swarm,
             name=keeper.name,
-            address=state.transport.address,
             peers=tuple(keeper.addresses.values()),
             weights=keeper.restored is not None,
         )
@@ -115,6 +117,7 @@ class NodeLives:
         # Who begins with a snapshot is as far as its giver.
         state.tally.level = self.resumed is None or not place.members
         state.level_by = time.monotonic() + CATCH_UP_S
+        self._remember(epoch)
         beginning = self._beginning(founding=founding)
         if state.joined:
             state.weights = state.peer.weights_for_next_life()
@@ -154,11 +157,10 @@ class NodeLives:
     def _new_epoch(self, place: Place) -> int:
         """Larger than in any life before, and durable before it is used, where there is a disk.
 
-        Else milliseconds of the wall clock; if that was set back, the name is taken and another one
-        is chosen (`discovery.free_name`).
+        Without one: as the wall clock has it in milliseconds, and those who were asked.
         """
         state = self._state
-        epoch = int(time.time() * 1000)
+        epoch = epoch_after(int(time.time() * 1000), place.last_life)
         if state.joined:
             epoch = max(epoch, state.peer.epoch + 1)
         if state.keeper is None:
@@ -169,16 +171,27 @@ class NodeLives:
             where = state.keeper.folder.path
             raise CheckpointError(f"{where}: cannot be written: {error.strerror}") from None
 
+    def _remember(self, epoch: int) -> None:
+        """Votes are remembered since this life, or since one before it in this process or on this
+        disk."""
+        keeper = self._state.keeper
+        if keeper is not None and keeper.memory is not None:
+            self._memory = keeper.memory.since
+        elif not self._state.joined:
+            self._memory = epoch
+
     def _beginning(self, *, founding: bool) -> Beginning:
         """What there is to begin with. One that was voted out still has to keep its word."""
-        state, keeper = self._state, self._state.keeper
+        state, keeper, since = self._state, self._state.keeper, self._memory
         if founding:
-            return Beginning(synced=True, history=(Generation(0, (state.name,)),))
+            alone = Generation(0, (state.name,), memories=(since,))
+            return Beginning(synced=True, history=(alone,), past=Past(memory=since))
         if keeper is None or keeper.memory is None:
-            return Beginning(synced=False, past=state.peer.past() if state.joined else None)
+            past = state.peer.past() if state.joined else Past(memory=since)
+            return Beginning(synced=False, past=past)
         memory, back = keeper.memory, self.resumed
         if back is None or state.joined:
-            return Beginning(synced=False, past=Past(vow=memory.vow))
+            return Beginning(synced=False, past=Past(memory=since, vow=memory.vow))
         state.weights.copy_(back.weights)
         return Beginning(
             synced=True,
@@ -186,6 +199,7 @@ class NodeLives:
             batches=back.batches,
             history=back.history,
             past=Past(
+                memory=since,
                 log=back.log,
                 store=back.store,
                 vow=memory.vow,
@@ -241,7 +255,7 @@ class NodeDisk:
         self._state = state
 
     def save(self, key: str, value: Any) -> bool:
-        """Without a disk nothing is durable and nothing need be: this node never comes back as who
-        it was."""
+        """Without a disk nothing is durable and nothing need be: this node comes back as one that
+        remembers nothing."""
         keeper = self._state.keeper
         return keeper is None or keeper.note(key, value)

@@ -140,6 +140,7 @@ class Runtime:
             careful=settings.careful and any(map(is_named, settings.peers)),
             timeout_s=settings.join_timeout_s,
             memory=self._lives.memory(),
+            address=state.transport.address,
         )
         if not settings.found and state.layout.nbytes >= buffers.BLOCK_BYTES_MIN:
             # For the snapshot: while the giver makes its copy.
@@ -150,10 +151,10 @@ class Runtime:
             wish = replace(wish, peers=await self._called_back())
         place = await find_place(state.transport, wish, secrets.token_hex(8))
         self.figures.waited(time.monotonic() - began)
-        if place.name != settings.name and not place.back:
+        if place.last_life and not place.back:
             log.warning(
-                "%s was here before and its memory is gone: joining as %s",
-                settings.name,
+                "%s was here before and its memory is gone: it takes a snapshot, and has no vote"
+                " until the others agreed on it",
                 place.name,
             )
         self._lives.look_back(place)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from murmurate.core.forgetting.agreement import Vow
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.message import Generation, Push, Snapshot
 
 
@@ -42,15 +42,17 @@ class Disk:
         self.full = False
         self.wiped = False
         self.epoch = 0
+        self.memory = 0
+        """The life since which this disk has had the vow; 0: none began on it."""
         self.vow: Vow | None = None
         self.history: tuple[Generation, ...] = ()
         self.met: tuple[str, ...] = ()
         self.checkpoints: list[Saved] = []
 
-    def new_epoch(self) -> int:
+    def new_epoch(self, least: int = 1) -> int:
         """A number no earlier life had; durable before it is used."""
         self._room()
-        self.epoch += 1
+        self.epoch = max(self.epoch + 1, least)
         return self.epoch
 
     def save(self, key: str, value: Any) -> None:
@@ -86,6 +88,12 @@ class Disk:
         self.checkpoints = []
         self.history = self.met = ()
         self.wiped = True
+
+    def lose(self) -> None:
+        """All is gone: what is left is a name."""
+        self.wipe_state()
+        self.epoch = self.memory = 0
+        self.vow = None
 
     def _may_tear(self) -> None:
         """Half a file: its checksum is wrong, so a restart does not find it."""

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from murmurate.core.clock import Clock, Dot, Range
 from murmurate.core.gossip.peer import Peer
 from murmurate.core.intervals import SEQ_MAX
-from murmurate.core.message import Digest, Message, Push, Rumour, Snapshot, Stamp, Want
+from murmurate.core.message import (
+    Decided,
+    Digest,
+    Generation,
+    Message,
+    Push,
+    Rumour,
+    Snapshot,
+    Stamp,
+    Want,
+)
 from murmurate.errors import PromiseBroken, RemoteProtocolError
 
 Attack = Callable[[Peer], Message]
@@ -78,6 +89,20 @@ def odd_state(peer: Peer) -> Message:
     return Ping(1, (Rumour("mallory", 1, 0, "immortal"),))
 
 
+def never_voted_on(peer: Peer) -> Message:
+    """A generation that has the receiver on its roster, of which it has never heard."""
+    vow = peer.state.agreement.vow
+    number = max(peer.baseline.number, vow.number if vow is not None else 0) + 1
+    return Decided((Generation(number, (peer.name,), memories=(peer.state.memory,)),))
+
+
+def another_decision(peer: Peer) -> Message:
+    """A second value for a number that was decided."""
+    if not peer.baseline.history:
+        return never_voted_on(peer)
+    return Decided((replace(peer.baseline.history[-1], evicted=("mallory",)),))
+
+
 ATTACKS: tuple[Attack, ...] = (
     not_a_number,
     wrong_size,
@@ -90,6 +115,8 @@ ATTACKS: tuple[Attack, ...] = (
     backward_range,
     small_snapshot,
     odd_state,
+    never_voted_on,
+    another_decision,
 )
 
 

@@ -24,6 +24,7 @@ class Node:
         "drift",
         "driver",
         "keep_soon",
+        "last_epoch",
         "leaving_until",
         "life",
         "name",
@@ -42,6 +43,8 @@ class Node:
         self.driver: Driver[Peer] | None = None
         """Of the process that runs now, if any."""
         self.life = 0
+        self.last_epoch = 0
+        """Of its last life, whatever its disk remembers."""
         self.offset = rng.random() * 1000.0
         self.drift = rng.uniform(0.95, 1.05)
         self.step_s = step_s * rng.choice((0.7, 1.0, 1.0, 1.5))

@@ -158,10 +158,15 @@ def digest_merged() -> list[Change]:
 
 @mutant("an epoch is closed as soon as one member agrees")
 def fold_while_cut() -> list[Change]:
-    def some(votes: Container[str], roster: Iterable[str]) -> bool:
+    def some(votes: Container[str], roster: Iterable[str], forgot: Any = ()) -> bool:
         return any(name in votes for name in roster)
 
     return [(seams.IS_MAJORITY, some), (seams.IS_UNANIMOUS, some)]
+
+
+@mutant("who comes back without its memory votes at once")
+def who_forgot_votes_at_once() -> list[Change]:
+    return [(seams.HAS_VOTE, lambda self, name, memory: name in self.roster)]
 
 
 @mutant("finished epochs are never folded, so clocks grow with history")

@@ -15,8 +15,8 @@ from murmurate.study.sim.mutant import Change, mutant
 
 @mutant("a restarted node goes on with its old epoch")
 def epoch_reuse() -> list[Change]:
-    def new_epoch(self: Disk) -> int:
-        self.epoch = max(1, self.epoch)
+    def new_epoch(self: Disk, least: int = 1) -> int:
+        self.epoch = max(least, self.epoch)
         return self.epoch
 
     return [(seams.NEW_EPOCH, new_epoch)]
@@ -26,8 +26,8 @@ def epoch_reuse() -> list[Change]:
 def epoch_after_send() -> list[Change]:
     original = seams.WRITE_CHECKPOINT.original
 
-    def new_epoch(self: Disk) -> int:
-        return self.epoch + 1
+    def new_epoch(self: Disk, least: int = 1) -> int:
+        return max(self.epoch + 1, least)
 
     def checkpoint(self: Disk, saved: Saved) -> Any:
         written = original(self, saved)
@@ -35,6 +35,11 @@ def epoch_after_send() -> list[Change]:
         return written
 
     return [(seams.NEW_EPOCH, new_epoch), (seams.WRITE_CHECKPOINT, checkpoint)]
+
+
+@mutant("who comes back without its memory takes up the epoch it had")
+def who_forgot_takes_up_its_old_epoch() -> list[Change]:
+    return [(seams.EPOCH_AFTER, lambda clock_ms, told: max(1, told))]
 
 
 @mutant("a checkpoint has new weights and the clock of the one before")

@@ -63,6 +63,8 @@ class Faults:
     torn_write: float = 0.0
     """Chance of a crash in the middle of writing a checkpoint."""
     disk_loss: bool = False
+    forgets: float = 0.0
+    """Share of the crashes that take the disk; the machine comes back under its name."""
     disk_full_rate: float = 0.0
     bit_flip: float = 0.0
     clock_jumps: bool = False
@@ -150,6 +152,7 @@ def draw(rng: random.Random, options: Options) -> Setting:
             crash_between_rate=sometimes(0.01, 0.4),
             torn_write=sometimes(0.05, 0.4),
             disk_loss=rng.random() < 0.25,
+            forgets=sometimes(0.5, 0.4),
             disk_full_rate=sometimes(0.03, 0.3),
             bit_flip=sometimes(0.3, 0.3),
             clock_jumps=rng.random() < 0.2,

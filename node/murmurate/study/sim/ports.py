@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from murmurate.core.clock import Dot
 from murmurate.core.driver import Life, Ports, Seen
 from murmurate.core.effect import Adopted, Applied, Drop, Moved, Verdict
+from murmurate.core.forgetting.vow import Vow
 from murmurate.core.gossip.peer import Peer
 from murmurate.core.message import Accepted, Prepare, Promise, Push, Snapshot
 from murmurate.errors import PromiseBroken
@@ -77,6 +78,8 @@ class SeededPorts:
             self._node.disk.save(key, value)
         except DiskFull:
             return False
+        if isinstance(value, Vow):
+            self._swarm.votes.saved(self._node.name, value)
         return True
 
     # -- lives -----------------------------------------------------------------------------------
@@ -119,6 +122,7 @@ class SeededPorts:
                 swarm.counts["moves to a new baseline"] += 1
                 swarm.truth.left[name] = set()
                 swarm.decided[generation.number] = generation
+                swarm.votes.taken_for_decided(generation)
 
     def _retired(self, dots: tuple[Dot, ...]) -> None:
         """Only the updates of one who was away can have been closed without it."""

@@ -10,7 +10,8 @@ from typing import Any
 from murmurate.core import admission
 from murmurate.core.clock import Clock
 from murmurate.core.driver import Driver
-from murmurate.core.forgetting import agreement
+from murmurate.core.forgetting import attempt
+from murmurate.core.forgetting.durable import Durable
 from murmurate.core.forgetting.standing import Standing
 from murmurate.core.gossip import outbox, peer, store
 from murmurate.core.gossip.comparison import Comparison
@@ -20,7 +21,8 @@ from murmurate.core.gossip.repair import Repair
 from murmurate.core.gossip.snapshots import Snapshots
 from murmurate.core.gossip.state import PeerState
 from murmurate.core.gossip.store import Store
-from murmurate.core.membership import swim
+from murmurate.core.membership import epochs, swim
+from murmurate.core.message import Generation
 from murmurate.core.replica import Replica
 from murmurate.errors import LocalProtocolError
 from murmurate.study.sim.disk import Disk
@@ -67,10 +69,12 @@ STORE_COVER = _seam("cover", Store)
 KNOWN_EVERYWHERE = _seam("everywhere", Knowledge)
 KNOWN_CUTS = _seam("cuts", Knowledge)
 NOTE_CLOCK = _seam("note", Knowledge)
-CHECKPOINTED = _seam("checkpointed", Standing)
+CHECKPOINTED = _seam("checkpointed", Durable)
 FINISHED = _seam("finished", Standing)
-IS_MAJORITY = _seam("is_majority", agreement)
-IS_UNANIMOUS = _seam("is_unanimous", agreement)
+IS_MAJORITY = _seam("is_majority", attempt)
+IS_UNANIMOUS = _seam("is_unanimous", attempt)
+HAS_VOTE = _seam("has_vote", Generation)
+EPOCH_AFTER = _seam("epoch_after", epochs)
 NEWER_RUMOUR = _seam("newer", swim)
 CARRY_OUT = _seam("carry_out", Driver)
 SAVE = _seam("save", Driver)

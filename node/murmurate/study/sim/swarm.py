@@ -14,6 +14,7 @@ from murmurate.core.clock import Clock, Dot
 from murmurate.core.driver import Driver, Life
 from murmurate.core.gossip.past import Past
 from murmurate.core.gossip.peer import Peer
+from murmurate.core.membership import epochs
 from murmurate.core.message import Generation, Push
 from murmurate.core.replica import Replica
 from murmurate.errors import PromiseBroken
@@ -25,12 +26,15 @@ from murmurate.study.sim.network import Network
 from murmurate.study.sim.options import Options, Setting, draw
 from murmurate.study.sim.ports import SeededPorts
 from murmurate.study.sim.truth import Truth
+from murmurate.study.sim.votes import Votes
 
 TICK_S = 0.1
 ROOMY = 512
 """A log for so many updates is never half full in one run."""
 LINGER_S = 10.0
 """How long one who leaves waits for its updates to be everywhere."""
+BEGAN_S = 1000.0
+"""What wall clocks show when a run begins, unless they are wrong."""
 
 
 class SimulatedSwarm:
@@ -55,7 +59,8 @@ class SimulatedSwarm:
         self.decided: dict[int, Generation] = {}
         width = 2 if self.setting.nodes <= 99 else 4
         names = [f"n{i:0{width}}" for i in range(self.setting.nodes)]
-        self.founding = (Generation(0, tuple(names)),)
+        self.founding = (Generation(0, tuple(names), memories=(1,) * len(names)),)
+        self.votes = Votes(self.founding[0], lambda name: self.nodes[name].disk.memory)
         self._next_name = len(names)
         for name in names:
             self._found(name, names)
@@ -110,10 +115,12 @@ class SimulatedSwarm:
     ) -> Life[Peer] | None:
         """A life begins: a new epoch first, durable, then what the disk has."""
         try:
-            epoch = node.disk.new_epoch()
+            epoch = node.disk.new_epoch(self._least_epoch(node, seed_peers))
         except DiskFull:
             self.at(self.time + 0.5, self._restart, node)
             return None
+        node.last_epoch = epoch
+        node.disk.memory = node.disk.memory or epoch
         # One of the first that crashed before its first checkpoint still has the common start.
         before_checkpoint = not node.disk.checkpoints and not node.disk.wiped
         founder = founder or (before_checkpoint and node.name in self.founding[0].roster)
@@ -135,6 +142,7 @@ class SimulatedSwarm:
             past=Past(
                 log=() if checkpoint is None else checkpoint.log,
                 store=() if checkpoint is None else checkpoint.store,
+                memory=node.disk.memory,
                 vow=node.disk.vow,
                 history=node.disk.history,
                 met=node.disk.met,
@@ -154,6 +162,19 @@ class SimulatedSwarm:
         self.at(self.time + self.rng.random() * node.step_s, self._begin, node, node.life)
         self.at(self.time + self.rng.uniform(0.5, 2.0), self._checkpoint, node, node.life)
         return Life(peer, seed_peers)
+
+    def _least_epoch(self, node: Node, asked: list[str]) -> int:
+        """Of one whose disk does not say what lives it had: what members know, and its wall clock.
+
+        That is set back at times, where they know its last life.
+        """
+        if node.disk.memory or not node.disk.wiped:
+            return 1
+        peers = [self.nodes[name].peer for name in asked]
+        told = max((peer.membership.epoch(node.name) or 0 for peer in peers if peer), default=0)
+        wrong = told == node.last_epoch and self.rng.random() < 0.5
+        self.counts["back with its clock set back"] += wrong
+        return epochs.epoch_after(1 if wrong else int(1000 * (BEGAN_S + self.time)), told)
 
     def live(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.peer is not None]
@@ -317,13 +338,14 @@ class SimulatedSwarm:
 
     def _let_go(self, node: Node, before: set[Dot]) -> None:
         """Where the log has room: what is let go of, every member must have for good. Else a crash
-        may take it from all."""
+        may take it from all. (Not one that forgot, if the node has not heard of that life yet.)"""
         peer = node.peer
         assert peer is not None
         gone = before - self._roomy_log(peer)
         for name in peer.baseline.roster if gone else ():
             other = self.nodes[name]
-            if other.stopped or not other.disk.checkpoints:
+            forgot = other.disk.memory > (peer.membership.epoch(name) or 0)
+            if other.stopped or forgot or not other.disk.checkpoints:
                 continue
             safe = self.truth.snapshots[id(other.disk.checkpoints[0].snapshot)][1].ids
             for dot in gone:

@@ -110,6 +110,26 @@ class World(SimulatedSwarm):
         else:
             self._crash(node)
 
+    def _crash(self, node: Node, down_s: float | None = None) -> None:
+        """Some take the disk: then the machine comes back as one that remembers nothing."""
+        super()._crash(node, down_s)
+        forgets = self.setting.faults.forgets
+        if forgets and self.rng.random() < forgets and self._others_keep(node):
+            self.counts["memory lost"] += 1
+            node.disk.lose()
+
+    def _others_keep(self, node: Node) -> bool:
+        """Whether two others that stay have checkpoints: if all forget, a new swarm begins."""
+        keep = [
+            each
+            for each in self.nodes.values()
+            if each is not node
+            and not each.stopped
+            and not each.leaving_until
+            and each.disk.checkpoints
+        ]
+        return len(keep) >= 2
+
     def _fill_disk(self, disk: Disk, seconds: float) -> None:
         disk.full = True
         self.at(self.time + seconds, self._free_disk, disk)
@@ -227,8 +247,11 @@ class World(SimulatedSwarm):
     def _quorum(self) -> bool:
         """Whether the newest roster has a live majority: without it nothing can be agreed on."""
         newest = max((peer.baseline for peer in self.peers()), key=lambda b: b.number)
-        live = {peer.name for peer in self.peers()}
-        return 2 * len([name for name in newest.roster if name in live]) > len(newest.roster)
+        live = {peer.name: peer.state.memory for peer in self.peers()}
+        there = [name for name in newest.roster if name in live]
+        votes = [name for name in there if newest.history[-1].has_vote(name, live[name])]
+        half = 2 * len(votes) == len(newest.roster) == len(there)
+        return half or 2 * len(votes) > len(newest.roster)
 
     def _compacted(self) -> bool:
         lives = {(peer.name, peer.epoch) for peer in self.peers()}
