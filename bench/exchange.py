@@ -2,7 +2,7 @@
 
 murmurate   rule "average" of `join()`: real nodes, gRPC, the core and its checks. Each side gives
             half of its mass to the other; the shares cross, so both end with the mean. Timed from
-            `MixingPeer.turn()`, what a step does when it has committed its update, to the mean in
+            `Partners.turn()`, what a step does when it has committed its update, to the mean in
             the model's parameters.
 step        the same from `optimizer.step()` on: with the update of the step put in first. No other
             contender has that in its time; it is what a training loop sees.
@@ -107,7 +107,7 @@ def murmurate(shared: Shared, rank: int, *, step: bool = False) -> dict[str, Any
         swarm.discard()  # the parameters are the weights
 
     def turn(here: NodeState) -> None:
-        peer.turn()
+        peer.partners.turn()
         here.driver.consumed.append(nothing)  # or there would be no reason to flush
 
     def exchange(number: int) -> None:

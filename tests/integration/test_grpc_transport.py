@@ -593,7 +593,7 @@ def test_who_waits_for_a_receipt_gets_it_soon() -> None:
         limits = replace(SHORT, landed_s=0.01, landed_push_s=30.0)
         async with node("a") as a, node("b", limits=limits) as b:
             a.transport.meet("b", b.transport.address)
-            share = Share(1, 1, 2, 0.5, torch.ones(1000), Clock(), seen=0)
+            share = Share(1, 1, 2, 0.5, torch.ones(1000), Clock())
             a.transport.carry("b", share)
             await until(lambda: len(a.ears.landed_there) == 1)
             for seq in range(1, WINDOW_MESSAGES // 2 + 1):

@@ -116,7 +116,7 @@ def test_snapshots_and_shares_too(make: Make) -> None:
     async def scenario(a: Node, b: Node) -> None:
         clock = Clock([Dot("a", 1, 1)])
         snapshot = Snapshot(torch.ones(1000), clock, (Generation(0, ("a", "b")),))
-        share = Share(3, 1, 2, 0.5, torch.ones(1000), clock, seen=2)
+        share = Share(3, 1, 2, 0.5, torch.ones(1000), clock)
         a.transport.carry("b", snapshot)
         a.transport.carry("b", share)
         await until(lambda: len(a.ears.landed_there) == 2)
@@ -125,7 +125,7 @@ def test_snapshots_and_shares_too(make: Make) -> None:
         assert (first.clock, first.history) == (clock, snapshot.history)
         assert torch.equal(second.model, share.model)
         assert second.weight == 0.5
-        assert (second.seq, second.epoch, second.to_epoch, second.seen) == (3, 1, 2, 2)
+        assert (second.seq, second.epoch, second.to_epoch) == (3, 1, 2)
 
     run(pair(make, scenario))
 

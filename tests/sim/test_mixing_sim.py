@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from murmurate.core.gossip.average.push_sum import Averager, Merged, Share, Stale
+from murmurate.core.gossip.average.push_sum import Averager, IsFar, Merged, Share, Stale
 from murmurate.errors import PromiseBroken
 from murmurate.study.sim import mixing
 
@@ -20,9 +20,11 @@ def test_40_seeds_conserve_the_mass_and_end_with_one_model() -> None:
     assert counts["merges"] > 10_000
 
 
-def test_a_link_that_is_closed_for_good_does_not_part_a_tree() -> None:
-    """Only its two ends knew of it, and neither was on the smaller side of those it knew."""
-    assert mixing.run(163).counts["apart for too long"]
+@pytest.mark.parametrize("seed", [163, 1159, 1466])
+def test_nobody_is_cut_off_for_good(seed: int) -> None:
+    """Where two ends of a link could refuse each other for ever, a tree or ring ended in parts that
+    had each their own model: only the two ends knew of it."""
+    assert mixing.run(seed).counts["merges"] > 100  # and they agree in the end, or it raises
 
 
 def test_one_seed_decides_everything() -> None:
@@ -32,11 +34,13 @@ def test_one_seed_decides_everything() -> None:
 def test_a_share_that_is_put_in_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     receive = Averager.receive
 
-    def again(self: Averager, sender: str, share: Share) -> Merged | Stale:
-        life, last = self._taken.get(sender, (0, 0))
-        if life == share.epoch and share.seq <= last:
-            self._taken[sender] = life, share.seq - 1
-        return receive(self, sender, share)
+    def again(
+        self: Averager, sender: str, share: Share, is_far: IsFar | None = None
+    ) -> Merged | Stale:
+        tie = self.ties.get(sender)
+        if tie is not None and tie.epoch == share.epoch and share.seq <= tie.taken:
+            tie.taken = share.seq - 1
+        return receive(self, sender, share, is_far)
 
     monkeypatch.setattr(Averager, "receive", again)
     with pytest.raises(PromiseBroken, match="twice"):

@@ -103,6 +103,18 @@ def test_what_is_trained_of_002_and_003(paper: str, tmp_path: Path) -> None:
         assert len(found["figures"]["solvers"]) == 7
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["000", "001"])
+def test_what_is_trained_of_000_and_001(paper: str, tmp_path: Path) -> None:
+    """As long as the others; with this each quick form is run by a test."""
+    by = {claim["where"]: claim for claim in reproduced(paper, tmp_path)["claims"]}
+    if paper == "000":
+        assert by["Section 2"]["verdict"] == AGREES
+        assert by["Section 2"]["ours"].startswith("5")
+    else:
+        assert by["Control"]["verdict"] == AGREES
+
+
 @pytest.mark.parametrize("who", ["all", "one", "gaussian"])
 @pytest.mark.parametrize("rule", ["async", "sync"])
 def test_each_kind_of_cell_is_something_up_can_train(who: str, rule: str) -> None:

@@ -27,6 +27,19 @@ def test_what_others_made_since_they_told_counts() -> None:
     assert spending.likely(99.0, 200, [told("b", 2000)], {"b"}) == 2200 + UNHEARD_S * 1000
 
 
+def test_who_has_told_no_pace_yet_has_mine() -> None:
+    """A run of half a second is over before anybody tells anything."""
+    spending = Spending()
+    assert spending.likely(0.0, 0, [told("b", 0), told("c", 0)], {"a", "b", "c"}) == 0
+    late = spending.likely(0.25, 2000, [told("b", 0), told("c", 0)], {"a", "b", "c"})
+    assert late == pytest.approx(6000)
+    slow = spending.likely(0.5, 4000, [told("b", 400), told("c", 0)], {"a", "b", "c"})
+    assert slow == pytest.approx(4000 + 400 + 4000)
+    assert spending.likely(0.6, 4800, [told("b", 400), told("c", 0)], {"a", "b"}) == pytest.approx(
+        4800 + 400 + 80
+    )
+
+
 @pytest.mark.parametrize("gone", ["dead", "done"])
 def test_who_does_not_train_makes_nothing(gone: str) -> None:
     spending = Spending()

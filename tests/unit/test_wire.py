@@ -336,10 +336,10 @@ def test_a_snapshot_and_a_share() -> None:
     assert isinstance(back, Snapshot)
     assert (back.clock, back.history, back.members) == (sent.clock, sent.history, sent.members)
     assert torch.equal(back.weights, sent.weights)
-    share = Share(4, 1, 2, 0.3, torch.tensor([1.0, 0.5]), clock(a=3), 9)
+    share = Share(4, 1, 2, 0.3, torch.tensor([1.0, 0.5]), clock(a=3))
     again = received(frame_of(share))
     assert isinstance(again, Share)
-    assert (again.seq, again.epoch, again.to_epoch, again.seen) == (4, 1, 2, 9)
+    assert (again.seq, again.epoch, again.to_epoch) == (4, 1, 2)
     assert again.clock == share.clock
     assert again.weight == 0.3
     assert torch.equal(again.model, share.model)

@@ -298,7 +298,7 @@ def test_what_only_the_message_can_tell() -> None:
     head = wire.SnapshotHead(Clock(generation=3), (Generation(7, ("a",)),), (), "f4")
     with pytest.raises(RemoteProtocolError, match="history"):
         wire.put_together(head, torch.zeros(1))
-    share = wire.ShareHead(1, 1, 1, float("nan"), Clock(), 0, "f8")
+    share = wire.ShareHead(1, 1, 1, float("nan"), Clock(), "f8")
     with pytest.raises(RemoteProtocolError, match=r"share\.weight"):
         wire.put_together(share, torch.ones(1, dtype=torch.float64))
     with pytest.raises(RemoteProtocolError, match=r"bulk\.dtype"):

@@ -16,7 +16,7 @@ did not (or the other way round) is counted in `apart`, so not a single distance
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -288,6 +288,20 @@ class Clock:
         """An order of sets on which all peers agree: newer baseline, more updates, then a hash."""
         digest = hashlib.blake2b(self.to_bytes(), digest_size=16).digest()
         return self.generation, len(self), digest
+
+    def without(self, lives: Container[Key]) -> Clock:
+        """This clock without some lives: a new one, unless it has none of them."""
+        gone = [key for key in self._runs if key in lives]
+        if not gone:
+            return self
+        out = self.copy()
+        out.drop(gone)
+        return out
+
+    def drop(self, lives: Iterable[Key]) -> None:
+        """Lose all dots of these lives."""
+        for key in lives:
+            self._size -= runs_size(self._runs.pop(key, ()))
 
     # -- the baseline ----------------------------------------------------------------------------
 

@@ -172,22 +172,20 @@ class SnapshotHead(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., clock: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[Generation, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Rumour, _Mapping]]] = ..., batches: _Optional[_Iterable[int]] = ..., repeated_batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ShareHead(_message.Message):
-    __slots__ = ("seq", "epoch", "to_epoch", "clock", "seen", "dtype", "weight")
+    __slots__ = ("seq", "epoch", "to_epoch", "clock", "dtype", "weight")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TO_EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
-    SEEN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     seq: int
     epoch: int
     to_epoch: int
     clock: bytes
-    seen: int
     dtype: str
     weight: float
-    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., seen: _Optional[int] = ..., dtype: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., epoch: _Optional[int] = ..., to_epoch: _Optional[int] = ..., clock: _Optional[bytes] = ..., dtype: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Note(_message.Message):
     __slots__ = ("digest", "want", "lack", "snapshot_request", "ping", "ping_request", "ack", "prepare", "promise", "accept", "accepted", "decided", "receipt", "progress")

@@ -258,11 +258,12 @@ class Dealer:
             self._waiting.remove(number)
             heapq.heapify(self._waiting)
             self._dealt[number] = _Dealt(NOBODY, now)
+        held = [taker.here for taker in takers.values()]
         for number, dealt in list(self._dealt.items()):
-            holders = sum(runs_has(taker.here, number) for taker in takers.values())
-            if holders and holders == len(takers):
+            # Most are with some: neither question has to be asked of all 64.
+            if takers and all(runs_has(runs, number) for runs in held):
                 self._finish(number)
-            elif not holders and takers:
+            elif takers and not any(runs_has(runs, number) for runs in held):
                 after = self._over_s(dealt, now) + SETTLE_S
                 others = (t for name, t in takers.items() if name != dealt.owner)
                 if now >= after and all(taker.said_s >= after for taker in others):

@@ -19,7 +19,7 @@ from murmurate.core.gossip.average.push_sum import Share
 from murmurate.core.message import Push, Snapshot
 from murmurate.core.staleness import Summary
 
-DROPS_THAT_ARE_REFUSALS = frozenset(("retired", "stale"))
+DROPS_THAT_ARE_REFUSALS = frozenset(("far", "retired", "stale"))
 """Of the drops only these are updates that will not be in these weights; others come again."""
 STEP_BOUNDS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),

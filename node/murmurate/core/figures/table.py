@@ -27,7 +27,7 @@ from murmurate.core.figures.learning_figures import LEARNING
 S = TypeVar("S")
 STATES = ("alive", "suspect", "dead", "left")
 REFUSED_BY_NODE = (
-    *("malformed", "own_step", "quarantine", "retired", "revoked", "schema", "stale"),
+    *("far", "malformed", "own_step", "quarantine", "retired", "revoked", "schema", "stale"),
     "too_large",
 )
 REFUSED_PUSHES = (

@@ -27,7 +27,7 @@ from murmurate.core.message import (
     Snapshot,
     Stamp,
 )
-from murmurate.core.values.limits import Count, Few, Figure, Number, OneOf, Ordinal
+from murmurate.core.values.limits import Count, Few, Figure, OneOf, Ordinal
 from murmurate.edge.net.messages import parsed, varint
 from murmurate.edge.net.shapes import shape_of
 from murmurate.edge.net.stamps import CONTEXTS_MAX, read_stamps, write_push
@@ -78,7 +78,6 @@ class ShareHead:
     weight: Figure
     """The share checks it."""
     clock: Clock
-    seen: Number
     dtype: Dtype
 
 
@@ -132,7 +131,6 @@ def take_apart(message: Bulk) -> tuple[BulkHead, torch.Tensor]:
                 message.to_epoch,
                 message.weight,
                 message.clock,
-                message.seen,
                 _dtype_name(tensor),
             )
     if tensor.requires_grad or tensor.dim() != 1 or not tensor.is_cpu or not tensor.is_contiguous():
@@ -172,7 +170,6 @@ def put_together(head: BulkHead, payload: torch.Tensor, norm: float | None = Non
                 head.weight,
                 payload,
                 head.clock,
-                head.seen,
                 unshared=True,
                 norm=None if _SWAP else norm,
             )

@@ -21,12 +21,17 @@ class Spending:
     def __init__(self) -> None:
         self._told: dict[str, tuple[int, float, float]] = {}
         """Of each: samples, when they were heard of, and samples a second."""
+        self._began: tuple[int, float] | None = None
+        """My own samples at the first look, and when that was."""
 
     def likely(
         self, now: float, own: int, others: Iterable[Progress], alive: Collection[str]
     ) -> float:
-        """Samples of all by now: what was told, and what those who train have made since."""
+        """Samples of all by now: what was told, and what those who train have made since. Who has
+        told nothing of its pace yet is taken to have mine: a short run is over before that."""
         total = float(own)
+        first, began = self._began = self._began or (own, now)
+        mine = (own - first) / (now - began) if now > began else 0.0
         for each in others:
             samples, at, rate = self._told.get(each.name, (-1, now, each.samples_per_s))
             if each.samples != samples:
@@ -36,7 +41,7 @@ class Spending:
                 self._told[each.name] = samples, at, rate
             total += samples
             if each.name in alive and not each.done:
-                total += max(0.0, rate) * min(now - at, UNHEARD_S)
+                total += (rate if rate > 0 else mine) * min(now - at, UNHEARD_S)
         return total
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,15 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from murmurate.core.clock import Clock, Dot
-from murmurate.core.gossip.average.push_sum import Averager, Merged, Receipt, Share, Stale, mass
+from murmurate.core.gossip.average.push_sum import (
+    Averager,
+    IsFar,
+    Merged,
+    Receipt,
+    Share,
+    Stale,
+    mass,
+)
 from murmurate.core.topology import neighbours
 from murmurate.errors import ConfigError, PromiseBroken
 from murmurate.study.sim import mixing
@@ -42,26 +50,43 @@ _neighbours = lru_cache(maxsize=1 << 12)(neighbours)
 
 
 class _Lossy(Averager):
+    """Nothing is sent again: the next share takes the place of what was lost."""
+
     def assign(self, partner: str, epoch: int, part: float) -> Share | None:
-        self._link(partner, epoch).share = None
+        if partner in self.ties:
+            self.ties[partner].share = None
         return super().assign(partner, epoch, part)
 
-    def receive(self, sender: str, share: Share) -> Merged | Stale:
-        life, last = self._taken.get(sender, (0, 0))
-        if life == share.epoch and share.seq > last:
-            self._taken[sender] = life, share.seq - 1
-        return super().receive(sender, share)
+    def receive(self, sender: str, share: Share, is_far: IsFar | None = None) -> Merged | Stale:
+        tie = self.ties.get(sender)
+        if tie is not None and tie.epoch == share.epoch and share.seq > tie.taken:
+            tie.taken = share.seq - 1
+        return super().receive(sender, share, is_far)
+
+
+class _Twice(Averager):
+    """The last share is applied twice when it comes twice."""
+
+    def receive(self, sender: str, share: Share, is_far: IsFar | None = None) -> Merged | Stale:
+        tie = self.ties.get(sender)
+        if tie is not None and (tie.epoch, tie.taken) == (share.epoch, share.seq):
+            tie.taken -= 1
+        return super().receive(sender, share, is_far)
 
 
 class _NoWeights(Averager):
+    """Plain averaging on directed links: every model counts half."""
+
     def put_in(self, model: torch.Tensor, weight: float, *, unshared: bool = False) -> None:
         self.weight += weight
         self.model = torch.lerp(self.model, model, 0.5)
 
 
-MUTANTS: dict[str, type[Averager]] = {"lossy": _Lossy, "no-weights": _NoWeights}
-"""Nothing is sent again: the next share takes the place of what was lost. Plain averaging on
-directed links: every model counts half. Found in 193 and 200 of the 200 runs of a report."""
+MUTANTS: dict[str, type[Averager]] = {
+    "lossy": _Lossy,
+    "no-weights": _NoWeights,
+    "share-twice": _Twice,
+}
 
 
 @dataclass(slots=True)
@@ -95,23 +120,15 @@ class _Node:
 @dataclass(slots=True)
 class _Link:
     """From one life to another: all its shares (the mass up to it, true set), and up to which of
-    them it was assigned, received and confirmed. After a crash, more may be received than stays
-    assigned."""
+    them it was given and received."""
 
     shares: list[tuple[Any, frozenset[Dot]]] = field(default_factory=lambda: [(0.0, frozenset())])
-    assigned: int = 0
+    given: int = 0
     received: int = 0
-    confirmed: int = 0
 
     def mass(self) -> Any:
-        return self.shares[self.assigned][0] - self.shares[self.received][0]
-
-    def reclaim(self, *, in_order: bool) -> None:
-        """At most the unconfirmed counts twice; after a last receipt nothing does."""
-        unconfirmed, twice = self.assigned - self.confirmed, self.received - self.confirmed
-        if not 0 <= twice <= unconfirmed <= 1 or (in_order and twice):
-            raise PromiseBroken("departure", f"{twice} of {unconfirmed} shares count twice")
-        self.assigned = self.confirmed
+        """Of what is on its way; for ever, where a life has ended."""
+        return self.shares[self.given][0] - self.shares[self.received][0]
 
 
 class _Swarm:
@@ -138,7 +155,6 @@ class _Swarm:
         self.sets: dict[Life, set[Dot]] = {}
         self.clocks: defaultdict[str, Clock] = defaultdict(Clock)
         self.links: defaultdict[tuple[Life, Life], _Link] = defaultdict(_Link)
-        self.open: dict[tuple[Life, str], Life] = {}
         self.oldest: Counter[tuple[Life, str]] = Counter()
         names = [f"n{i:02}" for i in range(result.nodes)]
         for name in names:
@@ -182,7 +198,7 @@ class _Swarm:
                     raise PromiseBroken("P4", f"the clock of {me.name} is not its set")
                 self.clocks[me.name] = me.clock.copy()
             total = sum(one.mass.numpy() for one in self.lives.values())
-            total += sum(k.mass() for k in self.links.values() if k.assigned != k.received)
+            total += sum(k.mass() for k in self.links.values() if k.given != k.received)
             leak = float(abs(total - self.put_in).max() / abs(self.put_in).max())
             if not leak <= LEAK_MAX:
                 raise PromiseBroken("mass", f"{total} is there, {self.put_in} was put in")
@@ -199,7 +215,7 @@ class _Swarm:
         live = [node.averager for node in self.nodes.values() if node.view]
         remains = self.put_in - sum(o.mass.numpy() for o in self.lives.values() if o not in live)
         for (a, b), link in self.links.items():
-            if link.assigned != link.received:
+            if link.given != link.received:
                 if self.lives[a] in live and self.lives[b] in live:
                     return False
                 remains -= link.mass()
@@ -237,21 +253,16 @@ class _Swarm:
     def turn(self, node: _Node) -> None:
         me, life = node.averager, node.life
         self.at(self.time + TURN_S * self.rng.uniform(0.5, 1.5), self.turn, node)
-        waiting = [to for to, weight in me.unseen().items() if weight and to in node.view]
+        waiting = [to for to in me.ties if me.unconfirmed(to) and to in node.view]
         partners = sorted({*self.near(node), *waiting})  # also where the graph leads no more
         if self.result.pattern == "pairwise" and partners:
             partners = [self.rng.choice(partners)]
-        for name in partners:
-            to = name, node.view[name]
-            if (old := self.open.get((life, name), to)) != to:
-                self.links[life, old].reclaim(in_order=False)
-            self.open[life, name] = to
-        for name, share in me.share({name: node.view[name] for name in partners}).items():
-            link = self.links[life, self.open[life, name]]
+        for name, share in turn(me, {name: node.view[name] for name in partners}).items():
+            link = self.links[life, (name, share.to_epoch)]
             if share.seq == len(link.shares):
                 total = link.shares[-1][0] + mass(share.model, share.weight).numpy()
                 link.shares.append((total, frozenset(self.sets[life])))
-                link.assigned = share.seq
+                link.given = share.seq
             self.post(me.name, name, share)
 
     def near(self, node: _Node) -> tuple[str, ...]:
@@ -277,33 +288,34 @@ class _Swarm:
                 self.stale(link.shares[message.seq][1] ^ self.sets[life], outcome.staleness)
                 self.sets[life] |= link.shares[message.seq][1]
                 self.result.merges += 1
-            if sender not in self.near(node):  # no shares go back
-                self.post(me.name, sender, me.receipt(sender, message.epoch))
+            self.post(me.name, sender, me.receipt(sender, message.epoch))
         else:
             me.confirm(sender, message)
-        if valid:
-            back = self.links[life, source]
-            seen = message.seen if isinstance(message, Share) else message.seq
-            back.confirmed = max(back.confirmed, seen)
         if sender in node.view:
             node.view[sender] = max(message.epoch, node.view[sender])
 
     def part(self, leaver: _Node, other: _Node) -> None:
-        """Leaving in order: last receipts both ways, then each takes back the rest and forgets."""
-        pairs = ((leaver, other), (other, leaver))
-        for a, b in pairs:
-            receipt = b.averager.receipt(*a.life)
-            a.averager.confirm(b.averager.name, receipt)
-            self.links[a.life, b.life].confirmed = receipt.seq
-        for a, b in pairs:
-            life, (name, epoch) = a.life, b.life
-            a.averager.reclaim(name)
-            a.averager.forget(name, epoch)
-            to = self.open.get((life, name), (name, epoch))
-            self.links[life, to].reclaim(in_order=to == (name, epoch))
-            self.oldest[life, name] = epoch + 1
-            del a.view[name]
+        """One leaves another: neither gives to the other any more, or waits for it."""
+        for a, b in ((leaver, other), (other, leaver)):
+            a.averager.let_go(b.life[0])
+            del a.view[b.life[0]]
         self.result.counts["departure"] += not leaver.view
+
+
+def turn(me: Averager, partners: Mapping[str, int]) -> dict[str, Share]:
+    """A turn with these partners (name -> epoch): equal parts for those who have confirmed their
+    last share, the last one again for the others."""
+    ties = {name: me.ties.get(name) for name in partners}
+    new = {
+        name for name, tie in ties.items() if not tie or tie.epoch < partners[name] or not tie.share
+    }
+    shares = {}
+    for name, epoch in sorted(partners.items()):
+        share = me.assign(name, epoch, 1.0 / (len(new) + 1))
+        new.discard(name)
+        if share is not None:
+            shares[name] = share
+    return shares
 
 
 def run(

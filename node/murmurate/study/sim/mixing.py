@@ -20,7 +20,7 @@ from murmurate.core.driver import Driver, Life, Ports, Seen
 from murmurate.core.effect import Adopted
 from murmurate.core.gossip.average.mixing import MixingPeer
 from murmurate.core.gossip.average.partners import EVEN
-from murmurate.core.gossip.average.push_sum import Merged, Share, Stale, mass
+from murmurate.core.gossip.average.push_sum import IsFar, Merged, Share, Stale, mass
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.replica import Replica
 from murmurate.errors import PromiseBroken
@@ -277,10 +277,9 @@ class MixingWorld:
     # -- the book --------------------------------------------------------------------------------
 
     def _keep_book(self, peer: MixingPeer) -> None:
-        """Of what a life gives, puts in, takes back and gives again."""
+        """Of what a life gives and puts in."""
         averager, me = peer.averager, (peer.name, peer.epoch)
         assign, receive = averager.assign, averager.receive
-        reclaim, give_again = averager.reclaim, averager.give_again
         given: dict[LifeId, int] = {}
 
         def count(source: LifeId, to: LifeId, share: Share, sign: int) -> None:
@@ -294,8 +293,8 @@ class MixingWorld:
                 count(me, (partner, share.to_epoch), share, 1)
             return share
 
-        def noted_receive(sender: str, share: Share) -> Merged | Stale:
-            outcome = receive(sender, share)
+        def noted_receive(sender: str, share: Share, is_far: IsFar | None = None) -> Merged | Stale:
+            outcome = receive(sender, share, is_far)
             if isinstance(outcome, Merged):
                 one = (sender, share.epoch), me, share.seq
                 if one in self.merged:
@@ -305,23 +304,8 @@ class MixingWorld:
                 count((sender, share.epoch), me, share, -1)
             return outcome
 
-        def noted_reclaim(partner: str) -> float:
-            share = averager.unconfirmed(partner)
-            if share is not None:
-                count(me, (partner, share.to_epoch), share, -1)
-            return reclaim(partner)
-
-        def noted_give_again(partner: str) -> bool:
-            again = give_again(partner)
-            share = averager.unconfirmed(partner) if again else None
-            if share is not None:
-                count(me, (partner, share.to_epoch), share, 1)
-            return again
-
         averager.assign = noted_assign  # type: ignore[method-assign]
         averager.receive = noted_receive  # type: ignore[method-assign]
-        averager.reclaim = noted_reclaim  # type: ignore[method-assign]
-        averager.give_again = noted_give_again  # type: ignore[method-assign]
 
     def check(self) -> None:
         total = torch.stack([peer.averager.mass for peer in self.lives.values()]).sum(0)

@@ -334,7 +334,8 @@ class GossipWorld:
             if self.events.time > source.since_s + LINGER_S * self.tempo:
                 node.publisher.publish_all()
         dealing.say(node)
-        if node.figures.name == self.task.names[0] or not self.training:
+        there = (each for each in self.nodes.values() if each.figures.state not in GONE)
+        if node is next(there, None):  # once in a tick
             dealing.settle()
 
     # -- coming and going --------------------------------------------------------------------------

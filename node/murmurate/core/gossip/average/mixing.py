@@ -1,46 +1,44 @@
 """Gossip of weights, rule `average`: one node's part in a swarm that mixes its weights.
 
-`Membership` says who is there, `Averager` holds model, weight and shares; here is when a share goes
-to whom, and what a death, a departure or a return means for it. A driver talks to a `MixingPeer` as
-to a `Peer` (docs/protocol.md). Rules:
+`Membership` says who is there, `Averager` holds model, weight and what is owed between partners;
+here is when a share goes to whom. A driver talks to a `MixingPeer` as to a `Peer`
+(docs/protocol.md). Rules:
 
 1. A turn is due after each `publish`: one random partner on `full`, else all neighbours.
    Who makes no more updates takes turns with all of them, until the models are the same.
 2. Stop and wait: a link gets its next share when a receipt says that the last one is in. So a link
-   costs one vector, a crash lets little count twice, and whoever is fast does not pour all its
-   weight into whoever is slow. What is not confirmed is sent again as it was, also where the graph
-   does not lead any more.
+   costs one vector, a crash takes little, and whoever is fast does not pour all its weight into
+   whoever is slow. What is not confirmed is sent again as it was, also where the graph does not
+   lead any more.
 3. Every share is answered with a receipt, and that is repeated: it is small, a share is not.
-4. Dead: take back what is unconfirmed, and keep it for `forget_after_s`, for it may not be dead:
-   then it is given again. Left: the same after a time in which the last receipts arrive, for good.
-5. What is forgotten cannot be taken up again. A life that outlived it is told so by a receipt for
-   nothing, number 0, and the smaller side starts again as newcomers (`Rejoin`).
-
-The clock never folds: there is no agreement here, so no generations. It keeps an entry for every
-life there ever was, and the wire takes 4,096 of them or 64 KiB: some thousand lives in one run.
+4. Who is dead or has left gets nothing more; what was on its way is kept for `forget_after_s`, for
+   it may not be dead: then it goes on. After that it is let go of, and the life leaves the clock.
+5. Who comes back after that is told that it was too long apart (a receipt with number 0), and the
+   smaller side starts again as newcomers (`Rejoin`).
+6. Weights change in `publish` and when a share or the first snapshot is folded in, and never
+   because of who comes or goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
 from murmurate.core import buffers
 from murmurate.core.admission import Gate, payload_problem
-from murmurate.core.clock import Clock, Dot, Key
+from murmurate.core.clock import Clock, Dot
 from murmurate.core.effect import Adopted, Applied, Drop, Effect, Rng, Send
 from murmurate.core.gossip.average.links import ShareLinks
 from murmurate.core.gossip.average.lives import PartnerLives
 from murmurate.core.gossip.average.partners import Partners
-from murmurate.core.gossip.average.push_sum import GAP, TWICE, Merged, Receipt, Share
-from murmurate.core.gossip.average.receipts import Receipts
+from murmurate.core.gossip.average.past_lives import PastLives
+from murmurate.core.gossip.average.push_sum import FAR, TWICE, Merged, Receipt, Share
 from murmurate.core.gossip.average.state import MixingState
-from murmurate.core.gossip.average.to_myself import Back, Gone
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.gossip.past import Past
 from murmurate.core.gossip.protocol import Account
+from murmurate.core.gossip.sends_no_updates import SendsNoUpdates
 from murmurate.core.gossip.snapshot_request import Asking
 from murmurate.core.intervals import Runs
 from murmurate.core.message import (
@@ -56,8 +54,11 @@ from murmurate.core.message import (
 from murmurate.core.replica import Replica
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
+WEIGHT_LIVES = 2
+"""No share weighs more than all known members together, with so many lives of each."""
 
-class MixingPeer:
+
+class MixingPeer(SendsNoUpdates):
     """One node of a swarm that mixes weights, as `protocol.GossipPeer` has it.
 
     A newcomer is not `synced` until it has its first snapshot.
@@ -89,9 +90,9 @@ class MixingPeer:
         self.averager = state.averager
         self._gate = Gate(name, epoch)
         self.links = ShareLinks(state)
-        self.receipts = Receipts(state)
         self.partners = Partners(state, self.links)
-        self.lives = PartnerLives(state, self.links, self.receipts, self.partners)
+        self.lives = PartnerLives(state, self.links, self.partners)
+        self.past_lives = PastLives(state)
         self._upkeep_due = 0.0
         self._asking = Asking(config.snapshot_wait_s)
 
@@ -105,11 +106,6 @@ class MixingPeer:
         """Whether the weights are the swarm's."""
         return self.state.synced
 
-    @property
-    def leaving(self) -> bool:
-        """Whether I have said that I leave."""
-        return self.state.leaving
-
     # -- my own updates --------------------------------------------------------------------------
 
     @property
@@ -119,14 +115,6 @@ class MixingPeer:
     def context(self) -> Clock:
         """A copy of the clock, to be taken when a batch is started."""
         return self.replica.context()
-
-    def room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
-        """Nothing of an update is kept: there is always room for the next."""
-        return True
-
-    def under_way(self, number: int) -> bool:
-        """Updates are sent to nobody."""
-        return False
 
     def publish(
         self, delta: Delta, context: Clock, batches: Runs = (), *, written: bool = False
@@ -151,10 +139,6 @@ class MixingPeer:
         self.partners.stepped()
         return [Applied((dot,), (staleness,))]
 
-    def turn(self) -> None:
-        """Make the next partners due a share."""
-        self.partners.turn()
-
     # -- what the links take ---------------------------------------------------------------------
 
     def ready(self, now: float) -> list[str]:
@@ -177,14 +161,6 @@ class MixingPeer:
         """Whether a share is to go out now."""
         return bool(self.ready(now))
 
-    def keep_pause(self, pause_s: float) -> bool:
-        """Links are paced by their receipts: no pause is added."""
-        return False
-
-    def outbox_bytes(self) -> int:
-        """Nothing waits: a share is made when its link can take it."""
-        return 0
-
     def wants_push(self, dots: Iterable[Dot]) -> bool:
         """Whether a push of these should be sent: `receive` will say why it is refused."""
         return self.synced and not all(dot in self.clock for dot in dots)
@@ -193,8 +169,8 @@ class MixingPeer:
         """Whether an offered share would bring anything; if not, its receipt was lost."""
         last = self.averager.receipt(sender, epoch).seq
         if to_epoch == self.epoch and seq <= last:
-            self.receipts.owe(sender)
-        return to_epoch == self.epoch and seq > last and not self.averager.retired(sender, epoch)
+            self.links.owe(sender)
+        return to_epoch == self.epoch and seq > last
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -207,10 +183,9 @@ class MixingPeer:
         effects: list[Effect] = []
         if isinstance(message, Share):
             self._check_share(message, now)
-            self.links.confirm(sender, Receipt(message.seen, message.epoch, message.to_epoch))
             effects.append(self.state.deliver(sender, message))
         elif isinstance(message, Receipt):
-            effects += self.lives.on_receipt(sender, message)
+            self.lives.on_receipt(sender, message, now)
         elif isinstance(message, SnapshotRequest):
             if self.synced:
                 effects.append(Send(sender, self.snapshot()))
@@ -243,12 +218,7 @@ class MixingPeer:
         """Whether I have a snapshot to give."""
         return self.synced
 
-    def beside(self, waiting: Sequence[Any], new: Any) -> None:
-        """A share waits where it is: its giver sends no other before it is in."""
-
-    def fold(
-        self, sender: str, message: Share | Snapshot | Gone | Back, now: float
-    ) -> list[Effect]:
+    def fold(self, sender: str, message: Share | Snapshot, now: float) -> list[Effect]:
         """Let a delivered message change the weights, or say why it does not.
 
         `Applied` for a share: one merge has one staleness, the distance of the two clocks. Its dot
@@ -261,28 +231,24 @@ class MixingPeer:
         finally:
             self.replica.weights = self.averager.model
 
-    def _fold(self, sender: str, message: Share | Snapshot | Gone | Back) -> list[Effect]:
+    def _fold(self, sender: str, message: Share | Snapshot) -> list[Effect]:
         if isinstance(message, Snapshot):
             return self._adopt(sender, message)
-        if isinstance(message, Gone | Back):
-            changed = self.lives.fold(sender, message)
-            return [Applied((), ())] if changed else []  # no update, but other weights
         life = (sender, message.epoch)
         if self.state.leaving:
             # Else it would go with me, and the last receipts would not be the last.
-            return [Drop(sender, "leaving"), *self.receipts.of(life)]
-        forgotten = self.averager.retired(*life)
-        outcome = GAP if forgotten else self.averager.receive(sender, message)
-        if outcome is GAP:
-            detail = "what it gave before is forgotten here"
-            return [Drop(sender, "stale", detail), Send(sender, Receipt(0, self.epoch, life[1]))]
+            return [Drop(sender, "leaving"), *self.links.receipt(*life)]
+        if self.state.apart.get(sender) == message.epoch:
+            told = Send(sender, Receipt(0, self.epoch, message.epoch))
+            return [Drop(sender, "stale", "it was away for too long"), told]
+        outcome = self.averager.receive(sender, message, self.partners.spread.is_far)
         if not isinstance(outcome, Merged):
-            reason = "duplicate" if outcome is TWICE else "stale"
-            return [Drop(sender, reason, outcome.reason), *self.receipts.of(life)]
-        self.receipts.owe(sender)
+            reason = {TWICE: "duplicate", FAR: "far"}.get(outcome, "stale")
+            return [Drop(sender, reason, outcome.reason), *self.links.receipt(*life)]
+        self.links.owe(sender)
         self.partners.merged(sender, outcome)
         dot = Dot(*life, message.clock.last(*life))
-        return [Applied((dot,), (outcome.staleness,)), *self.receipts.of(life)]
+        return [Applied((dot,), (outcome.staleness,)), *self.links.receipt(*life)]
 
     def tick(self, now: float) -> list[Effect]:
         """Whatever is due: probes, receipts again, the end of lives."""
@@ -310,12 +276,11 @@ class MixingPeer:
         """
         self.state.leaving = True
         self.links.nobody_due()
-        last_words = self.receipts.last_words()
-        return self.lives.verdicts(self.membership.leave(now, self.seq), now) + last_words
+        return self.lives.verdicts(self.membership.leave(now, self.seq), now)
 
     def settled(self) -> bool:
         """No share is due, on its way or unconfirmed."""
-        return self.links.idle() and not self.state.returning
+        return self.links.idle()
 
     def caught_up(self) -> bool:
         """Whether I am part of the swarm, and all I gave away is in."""
@@ -324,18 +289,6 @@ class MixingPeer:
     def even(self) -> bool:
         """Whether those who send to me were seen with nearly my model, unmoved since then."""
         return self.partners.even()
-
-    def without_mine(self) -> list[str]:
-        """Nobody: what is mixed cannot be told apart."""
-        return []
-
-    def never_came(self) -> dict[str, int]:
-        """Nothing: what is mixed cannot be told apart."""
-        return {}
-
-    def is_level(self, updates_max: int) -> bool:
-        """Whoever is synced has mixed weights, which lack no single update."""
-        return True
 
     # -- what outlives me, and what others are told ----------------------------------------------
 
@@ -349,34 +302,23 @@ class MixingPeer:
             members=self.membership.addresses(),
         )
 
-    def checkpointed(self, clock: Clock, *, kept: int = 1) -> None:
-        """Nothing here waits for a checkpoint."""
-
-    def past(self) -> Past:
-        """My next life is bound by nothing."""
-        return Past()
-
     def weights_for_next_life(self) -> torch.Tensor:
         """A copy: the model itself may be in a share on its way."""
         return buffers.clone(self.replica.weights)
 
-    def folds(self) -> tuple[tuple[Key, Runs], ...]:
-        """Nothing is ever folded into a baseline."""
-        return ()
-
-    def arrived(self) -> Clock | None:
-        """It cannot be told: what a share brings depends on when it is folded in."""
-        return None
-
     def snapshot(self) -> Snapshot:
         """Weights and clock of one instant, and who is there."""
-        return Snapshot(self.averager.lend(), self.clock.copy(), (), self.membership.rumours())
+        rumours = self.membership.rumours()
+        return Snapshot(self.averager.lend(), self.past_lives.told(), (), rumours)
 
     # -- inside: shares --------------------------------------------------------------------------
 
     def _check_share(self, share: Share, now: float) -> None:
         if problem := payload_problem(share.model, self.replica.weights, share.norm):
             raise RemoteProtocolError("share.model", problem)
+        most = WEIGHT_LIVES * len(self.membership.rumours())
+        if share.weight > most:
+            raise RemoteProtocolError("share.weight", f"{share.weight:g}, all together have {most}")
         if share.epoch < 1:
             raise RemoteProtocolError("share.epoch", f"{share.epoch}: lives are numbered from 1")
         self._check_clock("share.clock", share.clock, now)
@@ -409,5 +351,6 @@ class MixingPeer:
     def _upkeep(self, now: float) -> list[Effect]:
         effects = [] if self.synced else self._ask_snapshot(now)
         self.partners.turn_if_idle()
-        effects += self.receipts.repeat()
+        effects += self.links.repeat()
+        self.past_lives.upkeep(now)
         return effects + self.lives.upkeep(now)

@@ -1,4 +1,4 @@
-"""Partners: who is due a share at each turn, and when a peer that trains no more may rest.
+"""Partners: who is due a share, and when a peer that trains no more may rest.
 
 A turn is due after each update: one random partner on `full`, else all neighbours. Who makes no
 more updates takes turns with all of them, until the models are the same.
@@ -11,6 +11,7 @@ import math
 from murmurate.core import topology
 from murmurate.core.gossip.average.links import ShareLinks
 from murmurate.core.gossip.average.push_sum import Merged
+from murmurate.core.gossip.average.spread import ModelSpread
 from murmurate.core.gossip.average.state import MixingState
 
 EVEN = 3e-6
@@ -26,6 +27,7 @@ class Partners:
     def __init__(self, state: MixingState, links: ShareLinks) -> None:
         self._state = state
         self._links = links
+        self.spread = ModelSpread()
         self._turn = 0
         self._neighbours: tuple[str, ...] = ()
         self._neighbours_version = -1
@@ -76,22 +78,13 @@ class Partners:
         self._resting, self._fresh = False, True
         self.turn()
 
-    def moved(self) -> None:
-        """My model changed by what came back, or went again: nobody's is known to be near it any
-        more, and all have to see it."""
-        self._distance.clear()
-        self.look_around()
-
-    def look_around(self) -> None:
-        """Somebody died, and what comes back to its partners moves them: who rests lets everyone
-        see its model again, so that who was moved sees how far it is from the others."""
-        self._told, self._fresh = False, True
-
     def merged(self, sender: str, outcome: Merged) -> None:
-        """My model changed by a share: all others are so much further away."""
+        """My model changed by a share: all others are so much further away. Models with different
+        updates in them are not the same, however close."""
+        distance = math.inf if outcome.staleness else outcome.distance
         for name in self._distance:
-            self._distance[name] += outcome.distance * outcome.moved
-        self._distance[sender] = outcome.distance
+            self._distance[name] += distance * outcome.moved
+        self._distance[sender] = distance
         self._fresh = True
         if self._resting:
             self._rest()
@@ -99,6 +92,7 @@ class Partners:
     def forget(self, name: str) -> None:
         """Nothing is known of that partner's model."""
         self._distance.pop(name, None)
+        self.spread.forget(name)
 
     def even(self) -> bool:
         """Whether those who send to me were seen with nearly my model, unmoved since then."""

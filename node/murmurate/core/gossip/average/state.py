@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from murmurate.core.clock import Clock
 from murmurate.core.effect import Deliver, Rng
 from murmurate.core.gossip.average.push_sum import Averager, Share
-from murmurate.core.gossip.average.to_myself import Back, Gone
 from murmurate.core.gossip.config import PeerConfig
 from murmurate.core.membership.swim import Membership
 from murmurate.core.message import ALIVE, SUSPECT, Snapshot
@@ -44,10 +41,8 @@ class MixingState:
         replica.clock = self.averager.clock
         self.seq = self.clock.last(name, epoch)
         """The number of my last update."""
-        self.returning: Counter[str] = Counter()
-        """Of whom a `Gone` or `Back` was delivered and not folded yet: no shares meanwhile."""
-        self.refused: dict[str, int] = {}
-        """Lives that have forgotten what I gave them."""
+        self.apart: dict[str, int] = {}
+        """Lives that are here again, and were too long apart from me to go on at once."""
         self.unfolded = 0
         """Messages that were delivered, and that the driver has not folded yet."""
 
@@ -55,23 +50,17 @@ class MixingState:
     def clock(self) -> Clock:
         return self.replica.clock
 
-    def deliver(self, sender: str, message: Share | Snapshot | Gone | Back) -> Deliver:
+    def deliver(self, sender: str, message: Share | Snapshot) -> Deliver:
         """Hand a message to the thread that owns the weights."""
         self.unfolded += 1
         return Deliver(sender, message)
 
     def shares(self, to: str) -> bool:
         """Whether a member can get shares now."""
-        if to in self.returning or self.averager.took_back(to):
-            return False
         return self.is_there(to, self.membership.epoch(to) or 0)
 
     def is_there(self, name: str, life: int) -> bool:
-        """Whether that life is alive, met, and neither of us has forgotten the other."""
+        """Whether that life is alive, met, and was not too long apart from me."""
         if not life or name == self.name or self.membership.epoch(name) != life:
             return False
-        return self.membership.state(name) in (ALIVE, SUSPECT) and not self.is_apart(name, life)
-
-    def is_apart(self, name: str, life: int) -> bool:
-        """Whether that life has forgotten what I gave it, or I what it gave me."""
-        return self.refused.get(name) == life or self.averager.retired(name, life)
+        return self.membership.state(name) in (ALIVE, SUSPECT) and self.apart.get(name) != life
