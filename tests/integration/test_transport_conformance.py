@@ -125,7 +125,7 @@ def test_snapshots_and_shares_too(make: Make) -> None:
         assert (first.clock, first.history) == (clock, snapshot.history)
         assert torch.equal(second.model, share.model)
         assert second.weight == 0.5
-        assert (second.seq, second.epoch, second.to_epoch, second.seen) == (3, 1, 2, 2)
+        assert (second.seq, second.epoch, second.to_epoch) == (3, 1, 2)
 
     run(pair(make, scenario))
 

@@ -19,7 +19,7 @@ BOOST = 0.25
 MEMBERS_BY_DELAY = 64.0
 """Of so many members, over the own updates on their way, the noise is counted on: a larger step
 that is seen late overshoots. 64 members 16 steps apart, at three times the right rate, end at 79 %
-with it, at 69 % without, and one alone at 73 %; below n = 32 it changes nothing to 16 steps."""
+with it, at 69 % without, and one alone at 73 %; 16 of them lose half a point."""
 SHARE_MAX = 8.0
 """A slow peer's updates count for at most so many of its own: they get noisier by it."""
 

@@ -24,28 +24,33 @@ class Votes:
         """`memory`: since which life a node remembers its votes now."""
         self.decided = {founding.number: founding}
         self._memory = memory
-        self._accepted: dict[tuple[Ballot, Generation], set[Seat]] = {}
+        self._accepted: dict[int, dict[tuple[Ballot, Generation], set[Seat]]] = {}
+        """By number: what was accepted under which ballot, and by whom."""
 
     def saved(self, name: str, vow: Vow) -> None:
         """A disk has it."""
         for generation in vow.history:
             self.taken_for_decided(generation)
         if vow.accepted is not None and vow.accepted_ballot is not None:
-            who = self._accepted.setdefault((vow.accepted_ballot, vow.accepted), set())
+            values = self._accepted.setdefault(vow.number, {})
+            who = values.setdefault((vow.accepted_ballot, vow.accepted), set())
             who.add((name, self._memory(name)))
 
     def taken_for_decided(self, generation: Generation) -> None:
         """One value for each number, accepted by a majority that remembers what it promised."""
         number = generation.number
-        known = self.decided.setdefault(number, generation)
-        if known != generation:
+        known = self.decided.get(number)
+        if known is generation:
+            return
+        if known is not None and known != generation:
             raise PromiseBroken("P11", f"generation {number} is {known} and {generation}")
-        if known is generation and number - 1 in self.decided:
+        self.decided[number] = generation
+        if known is None and number - 1 in self.decided:
             self._check(generation, seats(self.decided[number - 1]))
 
     def _check(self, generation: Generation, voters: set[Seat]) -> None:
         forgot = {(name, life) for name, life in voters if self._memory(name) > life}
-        for (_, value), who in self._accepted.items():
+        for (_, value), who in self._accepted.get(generation.number, {}).items():
             count = len(who & voters)
             half = 2 * count == len(voters) and voters <= who | forgot
             if value == generation and (half or 2 * count > len(voters)):
