@@ -79,7 +79,7 @@ class InThread:
         self.weights: torch.Tensor | None = None
         self.groups: list[tuple[str, ...]] = []
         self.data: Callable[[int], tuple[torch.Tensor, torch.Tensor]] = batch
-        self.goes_on: Callable[[int], bool] = lambda number: number < steps
+        self.goes_on: Callable[[int], bool] = lambda number: number < self.steps
         self.finishes = True
         self.thread = threading.Thread(target=self._run, daemon=True)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from tests.integration.flock import WAIT_S, Node, wait_for
 
 AWAY = 400
-"""Updates that are made meanwhile: many more than one that is level may lack."""
+"""Updates that are made meanwhile."""
+LEVEL = 64
+"""One that is level may lack as many."""
 
 
 def test_who_comes_back_is_not_stale_for_having_been_away(tmp_path: Path) -> None:
@@ -30,7 +32,8 @@ def test_who_comes_back_is_not_stale_for_having_been_away(tmp_path: Path) -> Non
         other.end()
         told, every = again.swarm.progress(), again.swarm.staleness
         assert told.applied == every.count == told.staleness.count + told.catching_up
-        assert told.catching_up >= AWAY / 2, "they came one by one, and were counted apart"
+        # What it lacks of a sum that it has in part comes with a snapshot, and is no update here.
+        assert told.catching_up > LEVEL, "they came one by one, and were counted apart"
         assert told.staleness.mean < every.mean
         assert again.swarm.staleness_level.count == told.staleness.count
     finally:

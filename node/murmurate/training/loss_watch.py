@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import torch
@@ -62,9 +63,10 @@ class LossWatch:
     def _went_back(self, gradient: torch.Tensor) -> None:
         self._slope = gradient.detach()
 
-    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def watched() -> Any:
-            loss = closure()
+    def _watched(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(closure)
+        def watched(*args: Any, **named: Any) -> Any:  # an own optimizer may call it with more
+            loss = closure(*args, **named)
             if isinstance(loss, torch.Tensor) and loss.numel() == 1:
                 self._seen, self._slope = loss.detach(), torch.ones(())
             elif isinstance(loss, float):
