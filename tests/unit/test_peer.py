@@ -1354,6 +1354,34 @@ def test_an_origin_known_to_have_restarted_without_it_is_not_asked() -> None:
     assert sent(c.receive("b", Lack(spans), NOW)) == [("b", SnapshotRequest())]
 
 
+def test_an_origin_that_gave_it_up_is_not_asked() -> None:
+    """It has a later update of the same life, so it had this one. One that has none may only have
+    said so before it made it."""
+    spans = (Range("a", 1, 1, 1),)
+    for clock, asks in (
+        (Clock((A2,)), ("b", SnapshotRequest())),
+        (Clock(), ("a", Want(spans))),
+    ):
+        c = peer("c")
+        c.receive("a", Digest(1, clock, Clock()), NOW)
+        assert sent(c.receive("b", Lack(spans), NOW)) == [asks]
+
+
+def test_what_its_origin_gave_up_is_not_kept_for_it_for_long() -> None:
+    """Six intervals as for one who came back without it, not the eighteen of one who may have it:
+    peers that one after another waited for it were not the same within 20 s (seed 9823)."""
+    for clock, waits_s in ((Clock((A2,)), 3.0), (Clock(), 9.0)):
+        mine = Replica(torch.tensor(weights(A1)), Clock((A1,)))
+        c = peer("c", replica=mine, config=PeerConfig(digest_interval_s=0.5))
+        theirs = peer("b", replica=Replica(torch.tensor(weights(A2, B1)), Clock((A2, B1))))
+        c.receive("a", Digest(1, clock, Clock()), NOW)
+        for after_s in (0.0, waits_s - 0.1):
+            assert dropped(c.fold("b", theirs.snapshot(), NOW + after_s)) == "snapshot"
+        adopted = c.fold("b", theirs.snapshot(), NOW + waits_s)[0]
+        assert isinstance(adopted, Adopted)
+        assert adopted.given_up == (A1,)
+
+
 def test_two_who_each_lack_what_the_other_has_only_in_its_weights_agree_again() -> None:
     """Both crashed to old checkpoints; all had let go of what they lack. The larger set stays."""
     config = PeerConfig(digest_interval_s=0.5)

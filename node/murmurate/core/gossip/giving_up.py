@@ -22,7 +22,7 @@ class Situation(Enum):
     TOO_EARLY = "who made the snapshot has it by now: the next one will"
     MINE = "an earlier life of mine made it, and left it in no log by itself"
     GONE = "its origin is gone for long"
-    WITHOUT = "its origin lives again, and is known to lack it"
+    WITHOUT = "its origin lives again, or gave it up itself, and is known to lack it"
     THERE = "its origin is there, and may have it by itself"
     AGAIN = "its origin lives again, and may have it by itself"
     AWAY = "its origin is away, and may come back with it"
@@ -70,7 +70,7 @@ class GivingUp:
             return Situation.MINE
         if state.standing.evictable(dot.origin, now):
             return Situation.GONE
-        if state.restarted_without(dot):
+        if state.origin_lacks(dot):
             return Situation.WITHOUT
         life = state.membership.epoch(dot.origin) or 0
         if life > dot.epoch:

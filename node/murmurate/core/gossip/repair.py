@@ -78,7 +78,7 @@ class Repair:
             if not state.is_new(first):
                 continue
             other = span.origin not in (sender, state.name)
-            may_have = other and not state.restarted_without(first)
+            may_have = other and not state.origin_lacks(first)
             if span.origin in live and may_have:
                 elsewhere.add_range(span)
             else:

@@ -112,13 +112,18 @@ class PeerState:
             return None
         return push if self.baseline.is_ahead(push) else self.baseline.lift_push(push)
 
-    def restarted_without(self, dot: Dot) -> bool:
-        """Whether an update's origin lives again and does not have it any more."""
+    def origin_lacks(self, dot: Dot) -> bool:
+        """Whether an update's origin is known not to have it any more.
+
+        It came back without it; or it gave it up in the life that made it, and has a later one.
+        """
         if dot.origin == self.name:
             return dot.epoch < self.epoch  # and not in the log that life left me
         known = self.knowledge.of(dot.origin)
-        later = (self.membership.epoch(dot.origin) or 0) > dot.epoch
-        return later and known is not None and dot not in known
+        if known is None or dot in known:
+            return False
+        later_life = (self.membership.epoch(dot.origin) or 0) > dot.epoch
+        return later_life or known.last(dot.origin, dot.epoch) > dot.seq
 
     def digest(self, *, ask: bool = False) -> Digest:
         """What I have, and what of it a crash cannot take; `ask`: for the same in return."""
