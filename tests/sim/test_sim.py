@@ -16,22 +16,22 @@ from murmurate.study.sim.runner import run_seeds
 KILL_SEEDS = 500
 
 
-def test_500_seeds_break_no_promise() -> None:
+def test_200_seeds_break_no_promise() -> None:
     """3 to 16 peers, all topologies, all faults; converged within 20 virtual seconds, where
     more than 16 are (others join) in proportion."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # each has its share of cores
-    summary = run_seeds(range(500), Options(), jobs=max(1, (os.cpu_count() or 1) // workers))
+    summary = run_seeds(range(200), Options(), jobs=max(1, (os.cpu_count() or 1) // workers))
     assert [(result.seed, result.failure) for result in summary.failures] == []
-    assert summary.seeds == 500
+    assert summary.seeds == 200
     assert set(summary.topologies) == set(TOPOLOGIES)
     assert summary.nodes_max == 16
     assert summary.settle_s_max <= 30.0, "that would be 24 peers"
-    assert summary.staleness_checks > 350_000, "where there is no room, steps are added up"
+    assert summary.staleness_checks > 140_000, "where there is no room, steps are added up"
     # Each kind of trouble really happened.
     for kind in ("lost", "duplicated", "late duplicate", "reordered", "cut", "one-way cut", "clog"):
-        assert summary.counts[kind] > 50, kind
+        assert summary.counts[kind] > 20, kind
     for kind in ("crash", "pause", "join", "leave", "disk full", "slow link", "hostile message"):
-        assert summary.counts[kind] > 50, kind
+        assert summary.counts[kind] > 20, kind
     for kind in (
         "disk lost",
         "memory lost",
@@ -41,15 +41,22 @@ def test_500_seeds_break_no_promise() -> None:
         "crash between making and sending",
         "torn write",
     ):
-        assert summary.counts[kind] > 5, kind
-    assert summary.counts["voted out and back"] > 2
+        assert summary.counts[kind] > 2, kind
     for kind in ("updates in sums", "snapshots adopted", "moves to a new baseline"):
-        assert summary.counts[kind] > 50, kind
+        assert summary.counts[kind] > 20, kind
+
+
+@pytest.mark.parametrize("seed", [531, 1086])
+def test_who_was_voted_out_comes_back(seed: int) -> None:
+    """One seed in 150 has it."""
+    result = simulate(seed)
+    assert not result.failure
+    assert result.counts["voted out and back"]
 
 
 @pytest.mark.parametrize("seed", [9823])
 def test_seeds_that_only_a_long_run_found_pass(seed: int) -> None:
-    """Each stands in the track record of docs/simulator.md, and is not among the first 500."""
+    """Each stands in the track record of docs/simulator.md, and is not among the first 200."""
     assert simulate(seed).failure == ""
 
 
@@ -59,12 +66,12 @@ def test_every_mistake_is_found(name: str) -> None:
     known = FOUND_BY.get(name, 0)
     with applied(name):
         for seed in (known, *range(40)):
-            if simulate(seed).failure:
+            if simulate(seed, MUTANTS[name].where).failure:
                 return
     pytest.fail(f"{name}: not found by seed {known} nor 0 to 39")
 
 
-FOUND_BY = {"inbox-lost-at-rejoin": 273, "who-forgot-votes-at-once": 288}
+FOUND_BY = {"effects-out-of-order": 53, "inbox-lost-at-rejoin": 1, "who-forgot-votes-at-once": 288}
 
 
 def test_every_seam_is_used_by_a_mistake() -> None:

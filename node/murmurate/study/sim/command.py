@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -36,9 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--mutant {arguments.mutant!r}: one of {', '.join(MUTANTS)}")
     if arguments.topology is not None and arguments.topology not in TOPOLOGIES:
         raise ConfigError(f"--topology {arguments.topology!r}: one of {', '.join(TOPOLOGIES)}")
-    options = Options(topology=arguments.topology)
+    options = MUTANTS[arguments.mutant].where if arguments.mutant else Options()
+    if arguments.topology:
+        options = replace(options, topology=arguments.topology)
     if arguments.nodes:
-        options = Options(topology=arguments.topology, nodes=arguments.nodes)
+        options = replace(options, nodes=arguments.nodes)
     if arguments.full:
         return _full(arguments.jobs)
     if arguments.scenario != "faults":
@@ -124,7 +127,7 @@ def _kill_all(jobs: int | None) -> int:
     table = Table("mutant", "found by seed", "as", title="deliberate mistakes")
     survivors = 0
     for name in MUTANTS:
-        summary = kill(name, KILL_SEEDS, Options(), jobs=jobs)
+        summary = kill(name, KILL_SEEDS, MUTANTS[name].where, jobs=jobs)
         if summary.failures:
             found = summary.failures[0]
             table.add_row(name, str(found.seed), _short(found.failure))

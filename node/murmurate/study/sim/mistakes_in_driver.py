@@ -11,6 +11,7 @@ from murmurate.core.effect import Effect, Save
 from murmurate.study.sim import seams
 from murmurate.study.sim.disk import Disk, Saved
 from murmurate.study.sim.mutant import Change, mutant
+from murmurate.study.sim.options import Options
 
 
 @mutant("a restarted node goes on with its old epoch")
@@ -104,7 +105,10 @@ def save_ignored() -> list[Change]:
     return [(seams.SAVE, save)]
 
 
-@mutant("what waits in the inbox at a rejoin is dropped, and its links are never told")
+@mutant(
+    "what waits in the inbox at a rejoin is dropped, and its links are never told",
+    where=Options(long=True, drain=True, forget_after_s=1.0, nodes=(4, 5), topology="full"),
+)
 def inbox_lost_at_rejoin() -> list[Change]:
     original = seams.BEGIN_AGAIN.original
 

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from murmurate.study.sim.options import Options
 from murmurate.study.sim.seams import Seam
+
+USUAL = Options()
 
 Change = tuple[Seam, Any]
 """A seam, and what stands there while the mistake is in."""
@@ -19,12 +22,16 @@ class Mutant:
     name: str
     mistake: str
     changes: Callable[[], list[Change]]
+    where: Options = USUAL
+    """Runs in which what it concerns is not rare."""
 
 
-def mutant(mistake: str) -> Callable[[Callable[[], list[Change]]], Mutant]:
+def mutant(
+    mistake: str, *, where: Options = USUAL
+) -> Callable[[Callable[[], list[Change]]], Mutant]:
     """A mutant that is named as the function that makes it."""
 
     def named(changes: Callable[[], list[Change]]) -> Mutant:
-        return Mutant(changes.__name__.replace("_", "-"), mistake, changes)
+        return Mutant(changes.__name__.replace("_", "-"), mistake, changes, where)
 
     return named

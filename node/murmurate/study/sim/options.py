@@ -22,6 +22,8 @@ class Options:
     nodes: tuple[int, int] = (3, 16)
     topology: str | None = None
     faults_s: float | None = None
+    long: bool | None = None
+    """Cuts in which both sides take the other for dead, and many generations."""
     updates_per_node: int | None = None
     settle_s_max: float = 20.0
     """With up to 16 peers at the end; with more, so many times more."""
@@ -122,8 +124,8 @@ def draw(rng: random.Random, options: Options) -> Setting:
     # Small swarms find most mistakes, large ones are dear: most have at most 5 above the least.
     nodes = rng.randint(low, high) if rng.random() < 0.15 else rng.randint(low, min(high, low + 5))
     topology = options.topology or rng.choice(TOPOLOGIES)
-    # One run in ten is long: cuts in which both sides take the other for dead, many generations.
-    long = rng.random() < 0.1 and options.faults_s is None
+    # One run in ten is long.
+    long = _given(options.long, rng.random() < 0.1 and options.faults_s is None)
     faults_s = _given(options.faults_s, rng.uniform(15.0, 30.0) if long else rng.uniform(4.0, 8.0))
     updates = options.updates_per_node or (28 if low < 20 else 8)
 
