@@ -1,7 +1,8 @@
 """Deliberate mistakes: the simulator is worth what it finds, so each of these must be found.
 
 A mutant changes the production core, the driver or the disk for the time of a run, at named seams.
-`murmurate sim --mutant NAME` must fail; `make sim` checks that all of them do within 500 seeds (of such runs as each names).
+`murmurate sim --mutant NAME` must fail; `make sim` checks that all do within 500 seeds, of such
+runs as each names.
 """
 
 from __future__ import annotations
