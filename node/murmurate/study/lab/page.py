@@ -14,6 +14,8 @@ COLOURS = (
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 TICKS = 5
+ROOM = 0.03
+"""Beyond the highest value, so that no line runs along the edge."""
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c1917; background: #fff;
   max-width: 1180px; margin: 24px auto; padding: 0 16px; }
@@ -28,6 +30,7 @@ th { color: #57534e; font-weight: 600; }
 .soft { color: #78716c; } figure { display: inline-block; margin: 6px 8px 6px 0; }
 code { background: #f5f5f4; padding: 1px 4px; border-radius: 3px; }
 svg text { font: 11px system-ui, sans-serif; fill: #44403c; }
+svg text.title { font-weight: 600; }
 """
 
 
@@ -84,7 +87,7 @@ def chart(
     began = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
         f' width="{WIDTH}" height="{HEIGHT}" role="img">'
-        f'<text x="{LEFT}" y="15" font-weight="600">{text(title)}</text>'
+        f'<text x="{LEFT}" y="15" class="title">{text(title)}</text>'
     )
     made = [began]
     for value in across.ticks():
@@ -157,6 +160,8 @@ class _Scale:
         low, high = min(values), max(values)
         if low == high:
             low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
+        if not log:
+            high += ROOM * (high - low)
         self.low, self.high = low, high
         self.start, self.end = start, end
 
@@ -168,14 +173,25 @@ class _Scale:
 
     def ticks(self) -> list[float]:
         if self.log:
-            low, high = math.log(self.low), math.log(self.high)
-            return [math.exp(low + (high - low) * k / (TICKS - 1)) for k in range(TICKS)]
+            return self._round_numbers()
         rough = (self.high - self.low) / TICKS
         size = 10.0 ** math.floor(math.log10(rough))
         step = next(each * size for each in (1, 2, 5, 10) if each * size >= rough)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
+
+    def _round_numbers(self) -> list[float]:
+        """On a logarithmic scale: powers of ten, where they are few 1, 2 and 5 of each, where they
+        are many every second, third … of them; both ends, where not even two are between them."""
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        for leads in ((1, 2, 5), (1, 3), (1,)):
+            made = [lead * 10.0**power for power in powers for lead in leads]
+            inside = [each for each in made if self.low * 0.999 <= each <= self.high * 1.001]
+            if len(inside) <= TICKS + 1:
+                break
+        inside = inside[:: -(-len(inside) // (TICKS + 1))]
+        return inside if len(inside) > 1 else [self.low, self.high]
 
 
 def _tick(value: float) -> str:

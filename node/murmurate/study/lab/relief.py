@@ -28,7 +28,7 @@ def relief(
     made = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
         f' width="{WIDTH}" height="{HEIGHT}" role="img">',
-        f'<text x="4" y="15" font-weight="600">{text(title)}</text>',
+        f'<text x="4" y="15" class="title">{text(title)}</text>',
     ]
     for row, line in enumerate(heights):
         for column, each in enumerate(line):

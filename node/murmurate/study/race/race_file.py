@@ -196,6 +196,9 @@ class _Reading:
         names = list(names)
         for key in table:
             if up_options.spelled(key) not in names and key not in names:
+                if where and up_options.spelled(key) in up_options.DECIDED:
+                    self._wrong([*where, key], f"{key}: {up_options.NOT_HERE}")
+                    continue
                 near = difflib.get_close_matches(up_options.spelled(key), names, 1)
                 hint = f"did you mean {near[0]}? " if near else ""
                 self._wrong([*where, key], f"{key}: unknown; {hint}there are {', '.join(names)}")
@@ -269,6 +272,7 @@ class _Reading:
         tuned, values = table.get("tuned", "given"), table.get("values", [])
         if tuned not in TUNED:
             self._wrong(("rates", "tuned"), f"tuned = {tuned!r}: expected {', '.join(TUNED)}")
+            return "given", ()
         fine = isinstance(values, list) and all(
             isinstance(each, int | float) and not isinstance(each, bool) and each > 0
             for each in values

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from murmurate.study.lab import page
+from murmurate.study.race import up_options
 from murmurate.study.race.race_file import RaceFile
 from murmurate.study.race.results import FIGURES, TARGETS, curve
 
@@ -96,7 +97,7 @@ def html_page(race: RaceFile, rows: Sequence[Json], results: Results) -> str:
     )
     parts = [about]
     for setting in race.settings:
-        said = ", ".join(f"{key} = {value}" for key, value in race.settings[setting].items())
+        said = written(race.settings[setting])
         parts.append(f"<h2>{page.text(setting)}</h2>")
         if said:
             parts.append(f'<p class="soft">{page.text(said)}</p>')
@@ -119,14 +120,17 @@ def html_page(race: RaceFile, rows: Sequence[Json], results: Results) -> str:
             for along, label in ALONG:
                 lines = curves(race, results, setting, along, what)
                 parts.append(page.chart(f"{what} over {along}", lines, x=label, y=what))
-    options = ", ".join(f"{key} = {value}" for key, value in race.base.items())
-    parts.append(f"<h2>What all have</h2><p>{page.text(options)}</p>")
+    parts.append(f"<h2>What all have</h2><p>{page.text(written(race.base))}</p>")
     solvers = [
-        [page.text(name), page.text(", ".join(f"{k} = {v}" for k, v in said.items()))]
-        for name, said in race.solvers.items()
+        [page.text(name), page.text(written(options))] for name, options in race.solvers.items()
     ]
     parts.append(page.table(["solver", "options of murmurate up"], solvers, numbers=False))
     return page.page(race.title, parts)
+
+
+def written(options: Mapping[str, Any]) -> str:
+    """As the options of `murmurate up` that they are."""
+    return " ".join(up_options.arguments_of(options))
 
 
 def curves(
@@ -170,6 +174,7 @@ def draw(race: RaceFile, results: Results, path: Path) -> bool:
             axes.set(xlabel=along, ylabel=what)
             axes.set_title(setting, fontsize="medium", loc="left")
             axes.grid(alpha=0.25)
+            axes.locator_params(axis="x", nbins=5)
     if frames[0][0].get_legend_handles_labels()[0]:
         frames[0][0].legend(fontsize="small")
     figure.savefig(path, dpi=110)

@@ -20,8 +20,12 @@ from typing import Any
 from murmurate.errors import ConfigError
 from murmurate.programs.cli import up
 
-DECIDED = ("report", "seed", "virtual", "help", "run", "checkpoint", "metrics", "trajectory")
+DECIDED = (
+    "report", "seed", "virtual", "help", "run", "checkpoint", "checkpoint-every-s", "metrics",
+    "trajectory",
+)  # fmt: skip
 """Options that a race decides itself, or that a cell of it has no use for."""
+NOT_HERE = "an option of up, but a race decides it by itself (seeds, time) or has no use for it"
 AT = ("join", "leave", "kill")
 """Options of the form NAME@VALUE; the others that name nodes have NAME=VALUE."""
 

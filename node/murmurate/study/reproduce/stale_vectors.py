@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
+from dataclasses import dataclass
 from functools import cache
 from pydoc_data.topics import topics
+from statistics import fmean
 
 import torch
 
@@ -49,11 +51,21 @@ def vectors(text: str | None) -> Word2Vec:
         return Thinned(file.name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCurve:
+    """Of one training, at every tenth of it."""
+
+    batches: list[int]
+    train: list[float]
+    """Mean over the tenth before."""
+    test: list[float]
+
+
 def losses(
     text: str | None, staleness: int, *, batches: int, batch_size: int = 128, seed: int = 0
-) -> tuple[float, float]:
-    """Training loss (mean of the last tenth) and test loss after so many batches. Gradients touch
-    few rows of the tables, so those that wait are kept as rows."""
+) -> LossCurve:
+    """Training with so many batches. Gradients touch few rows of the tables, so those that wait
+    are kept as rows."""
     workload = vectors(text)
     torch.manual_seed(seed)
     model = workload.model()
@@ -61,9 +73,10 @@ def losses(
     share = DataShare(index=0, count=1, split=parse_split("none"), seed=seed, batch_size=batch_size)
     waiting: deque[list[tuple[torch.Tensor, torch.Tensor]]] = deque()
     lr = RATE_PER_PAIR * batch_size
-    lately: deque[float] = deque(maxlen=max(1, batches // 10))
+    made = LossCurve(batches=[], train=[], test=[])
+    lately: list[float] = []
     drawn = workload.batches(share)
-    for _ in range(batches):
+    for done in range(1, batches + 1):
         words, candidates = next(drawn)
         for table in tables:
             table.grad = None
@@ -80,4 +93,9 @@ def losses(
             with torch.no_grad():
                 for table, (touched, gradient) in zip(tables, waiting.popleft(), strict=True):
                     table.index_add_(0, touched, gradient, alpha=-lr)
-    return sum(lately) / len(lately), workload.evaluate(model).loss
+        if done * 10 // batches > (done - 1) * 10 // batches:
+            made.batches.append(done)
+            made.train.append(fmean(lately))
+            made.test.append(workload.evaluate(model).loss)
+            lately.clear()
+    return made
