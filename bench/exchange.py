@@ -83,7 +83,7 @@ def murmurate(shared: Shared, rank: int, *, step: bool = False) -> dict[str, Any
     def quiet() -> bool:
         """Whether both have taken what was given when they joined."""
         nonlocal told
-        if not told and peer.settled():
+        if not told and peer.others.settled():
             told = True
             with shared.stop_at.get_lock():
                 shared.stop_at.value += 1

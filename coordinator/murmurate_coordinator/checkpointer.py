@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 import torch
 
 from murmurate.edge.disk import checkpoint as files
+from murmurate.edge.disk import written_by
 from murmurate.edge.disk.checkpoint_files import CheckpointFiles
 from murmurate.errors import CheckpointError
 from murmurate_coordinator.checkpoint import SavedSolver
 
-FORMAT = 1
 KIND = "coordinator"
 MODEL = "model.safetensors"
 ENDED = "ended"
@@ -66,11 +66,7 @@ class CoordinatorKeeper:
     def _mine(self, path: Path, about: Any, tensors: dict[str, torch.Tensor]) -> SavedSolver:
         if about.get("kind") != KIND:
             raise CheckpointError(f"{path}: a node's, not a coordinator's; give it its own folder")
-        if about["format"] > FORMAT:
-            raise CheckpointError(
-                f"{path}: written by a later murmurate (format {about['format']}, this one reads"
-                f" {FORMAT})"
-            )
+        written_by.check(about, path)
         for what in ("run", "mode", "rule"):
             had = about.get(what, "ist") if what == "mode" else about[what]  # older ones say none
             if had != self._is[what]:
@@ -124,7 +120,7 @@ class CoordinatorKeeper:
 
     def put(self, saved: SavedSolver, model: Tensors) -> bool:
         """Durable when this returns True; a full disk costs a line."""
-        about = {"format": FORMAT, **saved.about, **self._is}
+        about = {**saved.about, **self._is, **written_by.mark()}
         self.checkpoints.begin()
         number = self.checkpoints.put(
             lambda file: files.write_tensors(file, saved.tensors, about, self._tied),
@@ -141,7 +137,7 @@ class CoordinatorKeeper:
 
 def write_model(file: Any, model: Tensors, tied: Mapping[str, str], run: str) -> None:
     """A file that loads into the plain model; tied tensors are there once (`load_model`)."""
-    files.write_tensors(file, model, {"format": FORMAT, "kind": "model", "run": run}, tied)
+    files.write_tensors(file, model, {**written_by.mark(), "kind": "model", "run": run}, tied)
 
 
 def tied_names(model: torch.nn.Module) -> dict[str, str]:

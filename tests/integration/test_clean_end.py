@@ -102,7 +102,7 @@ def test_whoever_trains_on_is_not_waited_for_and_a_line_says_so(
     # What it made is not gone with it.
     clock = short.swarm.clock
     wait_for(lambda: len(long.swarm.clock) >= len(clock))
-    assert long.swarm.runtime.look(lambda here: here.peer.never_came()) == {}
+    assert long.swarm.runtime.look(lambda here: here.peer.others.never_came()) == {}
     long.over.set()
     long.join(30)
 

@@ -6,9 +6,13 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from murmurate.core.gossip.average.links import ShareLinks
 from murmurate.core.gossip.average.mixing import MixingPeer
+from murmurate.core.gossip.average.partners import Partners
+from murmurate.core.gossip.comparison import Comparison
+from murmurate.core.gossip.delivery import PushDelivery
 from murmurate.core.gossip.peer import Peer
-from murmurate.core.gossip.protocol import Driven, GossipPeer
+from murmurate.core.gossip.protocol import Driven, GossipPeer, OthersKnown, OutgoingLinks
 from murmurate.core.gossip.ways import WAYS
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +68,12 @@ def test_the_check_sees_what_it_should() -> None:
 
 def test_both_kinds_have_all_that_the_protocol_names() -> None:
     """mypy compares the signatures; this is for those who do not run it."""
-    named = {name for name in (*vars(Driven), *vars(GossipPeer)) if not name.startswith("_")}
-    for kind in (Peer, MixingPeer):
-        has = {*dir(kind), "name", "epoch", "config", "replica", "membership"}
-        assert named <= has, kind
+    made = {"name", "epoch", "config", "replica", "membership", "links", "others"}
+    for protocols, kinds in (
+        ((Driven, GossipPeer), (Peer, MixingPeer)),
+        ((OutgoingLinks,), (PushDelivery, ShareLinks)),
+        ((OthersKnown,), (Comparison, Partners)),
+    ):
+        named = {name for each in protocols for name in vars(each) if not name.startswith("_")}
+        for kind in kinds:
+            assert named <= {*dir(kind), *made}, kind

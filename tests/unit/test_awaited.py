@@ -142,7 +142,7 @@ def test_who_was_voted_out_while_i_was_away_is_not_waited_for() -> None:
         s.run(3.0)
         s.leave(name)
         s.run(6.0)
-        assert s[name].settled()
+        assert s[name].others.settled()
         s.crash(name)
     s.start("a")
     s.publish("c")

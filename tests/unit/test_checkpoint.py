@@ -19,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from murmurate import __version__
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.layout import Layout
 from murmurate.core.message import Generation, Push, Stamp
 from murmurate.edge.disk import checkpoint as files
+from murmurate.edge.disk import written_by
 from murmurate.edge.disk.checkpoint import Checkpoint, Damaged
 from murmurate.edge.disk.copies import Copies
 from murmurate.errors import CheckpointError
@@ -266,10 +268,13 @@ def test_an_ordinary_safetensors_file(path: Path) -> None:
 
 
 def test_a_later_format(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FORMAT", 2)
+    """It says which version wrote it, which this one is, and what to do."""
+    monkeypatch.setattr(written_by, "FORMAT", 2)
+    monkeypatch.setattr(written_by, "__version__", "7.0.0")
     path.write_bytes(as_bytes(made()))
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"later murmurate \(format 2, this one reads 1\)"):
+    told = rf"by murmurate 7\.0\.0 \(format 2\); this is {__version__}, .* start that version"
+    with pytest.raises(CheckpointError, match=told):
         files.read(path)
 
 
@@ -307,6 +312,18 @@ def parts(good: bytes) -> tuple[dict[str, Any], bytes]:
 def test_a_signed_copy_is_read(path: Path, good: bytes) -> None:
     path.write_bytes(signed(*parts(good)))
     assert files.read(path).run == "mnist"
+
+
+def test_one_of_before_is_read(path: Path) -> None:
+    """The first that were written said no batches, no rule's state, and not who wrote them."""
+    saved = made()
+    header, body = parts(as_bytes(saved))
+    about = json.loads(header["__metadata__"]["murmurate"])
+    for key in ("written_by", "batches", "batches_repeated", "publishing"):
+        del about[key]
+    header["__metadata__"]["murmurate"] = json.dumps(about)
+    path.write_bytes(signed(header, body))
+    assert torch.equal(files.read(path).weights, saved.weights)
 
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**8 + 1, 0, 7])

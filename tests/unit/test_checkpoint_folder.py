@@ -201,7 +201,7 @@ def test_any_change_of_it_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"format": 1', '"format": 2', "later murmurate"),
+        ('"format": 1', '"format": 2', "written by murmurate"),
         ('"epoch": 1', '"epoch": "1', "not the memory"),
         ('"run": "r"', '"run": 3', "run is no text"),
         ('"run"', '"walk"', "not the memory"),

@@ -22,6 +22,7 @@ from murmurate.core.layout import Layout
 from murmurate.core.message import Generation
 from murmurate.edge.disk import checkpoint as files
 from murmurate.edge.disk import checkpointer as keeping
+from murmurate.edge.disk import written_by
 from murmurate.edge.disk.checkpoint import Checkpoint
 from murmurate.edge.disk.checkpoint_files import RETRY_S
 from murmurate.edge.disk.checkpointer import Keeper
@@ -203,10 +204,10 @@ def test_a_file_of_another_model_or_of_a_later_format(
         disk.keeper()
     (disk.path / checkpoint_name(4)).unlink()
     keeper = disk.keeper()
-    monkeypatch.setattr(files, "FORMAT", 2)
+    monkeypatch.setattr(written_by, "FORMAT", 2)
     keeper.last(instant(5))
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="later murmurate"):
+    with pytest.raises(CheckpointError, match=r"written by murmurate .* \(format 2\)"):
         disk.keeper()
 
 

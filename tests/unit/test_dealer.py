@@ -158,6 +158,8 @@ def test_twice_is_counted_once_whoever_says_it() -> None:
         (Take(here=(1, 3)), r"take\.here: batch 3, 2 were dealt"),
         (Take(keeps=(5, 5)), r"take\.keeps: batch 5"),
         (Take(back=(3, 3)), r"take\.back: batch 3"),
+        (Take(spent=(3, 4)), r"take\.spent: batch 4"),
+        (Take(here=(1, 2), twice=(2, 3)), r"take\.twice: batch 3"),
         (Take(more=AHEAD_MAX + 1), r"take\.more"),
     ],
 )

@@ -28,7 +28,6 @@ def test_who_said_what_it_has_is_believed() -> None:
     assert known.has("a", (A1, A2))
     assert not known.has("a", (A1, A3))
     assert known.durable("a") == Clock((A1,))
-    assert known.holders(A2, ("a", "b")) == ["a"]
     assert list(known.names()) == ["a"]
     known.note("a", Clock((A1,)), Clock())
     assert not known.has("a", (A2,))

@@ -385,7 +385,7 @@ def test_who_takes_all_and_folds_nothing_in_is_slow() -> None:
     publish(a)
     a.receive("b", Digest(1, Clock((A1,)), Clock()), NOW)
     publish(a)
-    delivery = a._delivery
+    delivery = a.links
     for now in (NOW, NOW + LAGS_S / 2, NOW + 2 * LAGS_S):
         delivery.note_waiting(["b"], now)
         delivery._taken_at["b"] = now

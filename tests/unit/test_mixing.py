@@ -292,8 +292,8 @@ class Net:
             if self.spread() < 1e-7:
                 break
         assert self.spread() < 1e-6
-        peers = self.peers.values()
-        assert self.comes_true(lambda: all(peer.even() and peer.caught_up() for peer in peers))
+        others = [peer.others for peer in self.peers.values()]
+        assert self.comes_true(lambda: all(each.even() and each.caught_up() for each in others))
 
     def comes_true(self, what: Callable[[], bool], seconds: float = 20.0) -> bool:
         for _ in range(round(seconds / 0.05)):
@@ -381,7 +381,7 @@ def test_who_leaves_takes_what_it_holds_and_what_is_on_its_way_to_it() -> None:
         net.leave("c")
         net.run(1.0, net.train)
         leaver = net.peers["c"]
-        assert leaver.settled()
+        assert leaver.others.settled()
         net.run(3.0, net.train)
         del net.peers["c"]
         net.agree(60.0)
@@ -412,7 +412,7 @@ def test_who_dies_just_before_the_end_does_not_leave_the_others_apart(after_s: f
 
         def over(peers: list[MixingPeer] = peers) -> bool:
             alone = all("c" not in peer.membership.live() for peer in peers)
-            return alone and all(peer.even() and peer.caught_up() for peer in peers)
+            return alone and all(peer.others.even() and peer.others.caught_up() for peer in peers)
 
         began = net.now
         assert net.comes_true(over)
@@ -523,11 +523,11 @@ def test_a_pair_by_hand() -> None:
     assert effects == [Applied((Dot("a", 1, 1),), (1,)), Send("a", Receipt(1, 1, 1))]
     assert b.replica.weights.tolist() == [2.0]
     assert b.clock == first.clock == b.replica.clock
-    assert not a.settled()
+    assert not a.others.settled()
     a.receive("b", Receipt(1, 1, 1), NOW)
-    assert a.settled()
+    assert a.others.settled()
     a.landed("b", first)  # the link says so later
-    assert a.settled()
+    assert a.others.settled()
     step(b, 1.0)  # its weight is 1.5
     back = share(b, "a")
     assert (back.weight, back.model.tolist()) == (0.75, [3.0])
@@ -561,7 +561,7 @@ def test_full_gossips_in_pairs_and_goes_round_busy_links() -> None:
     assert sorted(first) == ["b", "c", "d"]
     step(a)
     assert a.ready(NOW) == []  # all are on their way
-    assert not a.settled()
+    assert not a.others.settled()
 
 
 def test_neighbours_get_equal_parts_one_after_another() -> None:
@@ -577,15 +577,15 @@ def test_who_trains_no_more_mixes_until_all_are_even() -> None:
     net = Net("rest", "abcd", "full")
     net.delay_s = 0.02
     net.run(2.0, net.train)
-    assert not any(one.even() for one in net.peers.values())
-    assert net.comes_true(lambda: all(one.even() for one in net.peers.values()), 3.0)
+    assert not any(one.others.even() for one in net.peers.values())
+    assert net.comes_true(lambda: all(one.others.even() for one in net.peers.values()), 3.0)
     assert net.spread() / float(net.mean().norm()) < 1e-3
-    assert net.comes_true(lambda: all(one.settled() for one in net.peers.values()), 3.0)
+    assert net.comes_true(lambda: all(one.others.settled() for one in net.peers.values()), 3.0)
     before = len(net.effects(Applied))
     net.run(10.0)
     assert len(net.effects(Applied)) - before < 100  # now and then
     net.publish("a")
-    assert not net.peers["a"].even()
+    assert not net.peers["a"].others.even()
     assert len(net.peers["a"].links.due()) + len(net.peers["a"].links.unconfirmed()) <= 1
     assert net.comes_true(
         lambda: all(len(one.clock) == len(net.peers["a"].clock) for one in net.peers.values())
@@ -608,8 +608,8 @@ def test_whose_last_updates_changed_next_to_nothing_is_as_soon_even(seed: int) -
             net.publish("a", 1e-9)
 
     net.run(5.0 + 0.3 * seed, alone)
-    assert not net.peers["a"].even()
-    assert net.comes_true(lambda: all(one.even() for one in net.peers.values()), 2.5)
+    assert not net.peers["a"].others.even()
+    assert net.comes_true(lambda: all(one.others.even() for one in net.peers.values()), 2.5)
 
 
 def test_who_rests_and_does_not_fold_keeps_its_weight() -> None:
@@ -833,12 +833,12 @@ def test_what_the_dead_did_not_confirm_is_kept_and_moves_nothing() -> None:
     first = share(a, to)
     meet(a, to, state=DEAD)
     assert (a.averager.weight, a.replica.weights.tolist()) == (0.5, [4.0, 8.0])
-    assert a.settled()  # nobody waits for the dead
+    assert a.others.settled()  # nobody waits for the dead
     a.lost(to, first)
     step(a)
     assert to not in a.ready(NOW + 9)
     meet(a, to, inc=1)  # it objects
-    assert not a.settled()
+    assert not a.others.settled()
     assert to not in a.ready(NOW + 9)
     assert to in a.ready(NOW + 10)
     assert share(a, to, NOW + 10) is first
@@ -855,7 +855,7 @@ def test_the_share_of_a_life_that_is_over_for_long_is_let_go_of() -> None:
     assert a.averager.unconfirmed("b") is not None
     a.tick(NOW + 6)
     assert a.averager.unconfirmed("b") is None
-    assert (a.averager.weight, a.settled()) == (0.5, True)
+    assert (a.averager.weight, a.others.settled()) == (0.5, True)
 
 
 def test_a_new_life_begins_with_new_counters() -> None:
@@ -898,10 +898,10 @@ def test_a_leaver_is_given_nothing_more_and_waited_for_by_nobody() -> None:
     first = share(a, "b")
     give(b, "a", first)  # its receipt is lost
     b.leave(NOW)
-    assert b.settled()
+    assert b.others.settled()
     step(a)
     a.receive("b", Ack(0, "b", False, (Rumour("b", 1, 0, LEFT, "", "b"),)), NOW)
-    assert a.settled()
+    assert a.others.settled()
     assert (a.averager.weight, a.ready(NOW + 9)) == (0.5, [])
 
 
@@ -915,14 +915,14 @@ def test_a_leaver_gives_what_it_promised_and_takes_nothing_more() -> None:
     b.leave(NOW)
     step(b)
     assert give(b, "a", theirs) == [Drop("a", "leaving")]
-    assert not b.settled()
+    assert not b.others.settled()
     assert b.ready(NOW) == []
     again = share(b, "a", NOW + 1)
     assert again is mine
     give(a, "b", again)
     b.receive("a", Receipt(1, 1, 1), NOW)
     b.landed("a", again)
-    assert b.settled()
+    assert b.others.settled()
 
 
 def test_records_of_those_who_left_and_of_too_many_dead_go() -> None:

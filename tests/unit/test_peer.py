@@ -320,7 +320,7 @@ def test_a_founder_is_a_swarm_of_one_and_a_newcomer_begins_with_its_snapshot() -
     assert a.synced
     assert a.gives()
     assert a.baseline.roster == ("a",)
-    assert a.even() is a.caught_up() is True
+    assert a.others.even() is a.others.caught_up() is True
     publish(a)
     b = Peer("b", 1, Replica(value(B1)), rng=random.Random(1), synced=False)
     (adopted,) = b.fold("a", a.snapshot(), NOW)
@@ -829,7 +829,7 @@ def test_most_may_leave_at_once() -> None:
     for name in "cdefgh":
         s.leave(name)
     s.run(4.0)  # a vote is every 2 s
-    assert all(s[name].settled() for name in "cdefgh")
+    assert all(s[name].others.settled() for name in "cdefgh")
     assert s["b"].baseline.roster == ("a", "b")
 
 
@@ -842,13 +842,13 @@ def test_who_leaves_is_settled_when_all_have_what_it_made() -> None:
     s.flush()
     s.leave("a")
     s.run(3.0)
-    assert not s["a"].settled()
+    assert not s["a"].others.settled()
     s.heal()
     for _ in range(20):
         s.run(1.0)
-        if s["a"].settled():
+        if s["a"].others.settled():
             break
-    assert s["a"].settled()
+    assert s["a"].others.settled()
     s.crash("a")
     s.publish("b")
     s.run(10.0)
@@ -896,12 +896,12 @@ def test_settled_needs_my_updates_everywhere_all_others_somewhere_and_no_vote() 
     def say(name: str, *dots: Dot) -> bool:
         clock = Clock(dots, generation=a.baseline.number)
         a.receive(name, Digest(1, clock, clock), NOW)
-        return a.settled()
+        return a.others.settled()
 
     say("b", A1, X1)
     assert not say("c", A1), "on the roster"
     a.fold("b", Decided((gone,)), NOW)
-    assert a.settled()
+    assert a.others.settled()
     assert not say("c", X1), "c lacks an update of mine"
     say("c", A1)
     assert not say("b", A1), "nobody has what I have of x"
@@ -913,7 +913,7 @@ def test_the_last_one_has_nothing_to_wait_for() -> None:
     a = peer("a", "a")
     publish(a)
     a.leave(NOW)
-    assert a.settled()
+    assert a.others.settled()
 
 
 def test_who_leaves_gives_those_that_seem_dead_the_time_there_is() -> None:
@@ -922,9 +922,9 @@ def test_who_leaves_gives_those_that_seem_dead_the_time_there_is() -> None:
     publish(a)
     tell(a, Rumour("b", 1, 0, DEAD))
     a.leave(NOW)
-    assert not a.settled()
+    assert not a.others.settled()
     tell(a, Rumour("b", 1, 0, LEFT))
-    assert a.settled()
+    assert a.others.settled()
 
 
 def test_an_update_of_an_earlier_life_does_not_show_what_its_origin_has_now() -> None:
@@ -934,9 +934,9 @@ def test_an_update_of_an_earlier_life_does_not_show_what_its_origin_has_now() ->
     tell(a, Rumour("b", 2, 0, ALIVE))
     a.leave(NOW)
     a.fold("b", Decided((Generation(1, ("b",)),)), NOW)
-    assert not a.settled()
+    assert not a.others.settled()
     a.fold("b", push(B1, context=Clock((A1,))), NOW)  # from the log of its first life
-    assert not a.settled()
+    assert not a.others.settled()
 
 
 def test_two_halves_of_a_long_cut_meet_again_without_loss() -> None:

@@ -14,11 +14,16 @@ from tests.unit.test_wire import frame_of, received, sum_of
 from murmurate.core.admission import payload_problem
 from murmurate.core.clock import Clock, Dot
 from murmurate.core.codecs import span
-from murmurate.core.codecs.codec import Encoded, check_bytes, gained_in, opened, place_of
+from murmurate.core.codecs.codec import Encoded, check_bytes, opened, part_in, place_of
 from murmurate.core.figures.counters import bytes_by_codec
 from murmurate.core.message import Push, summed
 from murmurate.core.publishing.turns import Turns
 from murmurate.errors import RemoteProtocolError
+
+
+def gained_in(place: slice, new: torch.Tensor, old: torch.Tensor, size: int) -> Encoded:
+    """What `new` has more than `old`, which lie in this place of a model with `size` elements."""
+    return part_in(place, size, lambda numbers: torch.sub(new, old, out=numbers))
 
 
 def form(place: slice, size: int, seed: int = 0) -> Encoded:

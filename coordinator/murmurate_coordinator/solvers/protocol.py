@@ -89,10 +89,8 @@ class SolverState:
     about: Json
 
 
-class Solver(Protocol):
-    """One rule of the coordinator, with its state. Every call is whole when it returns."""
-
-    # -- what it declares --------------------------------------------------------------------------
+class DeclaredRule(Protocol):
+    """What a rule of the coordinator says of itself, before anybody has joined."""
 
     @property
     def mode(self) -> str:
@@ -129,6 +127,10 @@ class Solver(Protocol):
     @property
     def plan_wants_checkpoint(self) -> bool:
         """Whether a restart from before the newest plan would undo what needs no undoing."""
+
+
+class Solver(DeclaredRule, Protocol):
+    """One rule of the coordinator, with its state. Every call is whole when it returns."""
 
     # -- what it holds -----------------------------------------------------------------------------
 

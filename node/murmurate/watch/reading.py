@@ -74,6 +74,6 @@ def _among_others(node: NodeState) -> dict[str, Any]:
         "members": Counter(each.state for each in peer.membership.rumours()),
         "lag": node.lag(),
         "foresees": node.way.sends_updates,
-        "outbox_bytes": peer.outbox_bytes(),
+        "outbox_bytes": peer.links.outbox_bytes(),
         "replica_distance": max((each for each in apart if not math.isnan(each)), default=math.nan),
     }

@@ -187,8 +187,8 @@ class Dealer:
         """RemoteProtocolError: it speaks of what was never dealt; nothing has changed."""
         taker = self._takers[name]
         most = self._made if self.reserved is None else max(self._made, self.reserved)
-        for what, runs in (("here", said.here), ("keeps", said.keeps), ("back", said.back)):
-            if runs and runs[-1] > most:
+        for what in ("here", "twice", "keeps", "back", "spent"):
+            if (runs := getattr(said, what)) and runs[-1] > most:
                 raise RemoteProtocolError(f"take.{what}", f"batch {runs[-1]}, {most} were dealt")
         if said.more > AHEAD_MAX - taker.more:
             detail = f"{said.more} with {taker.more} before, at most {AHEAD_MAX} in all"

@@ -21,7 +21,6 @@ HELD_RUNS_MAX = 4096
 """Of all that some weights hold. Batches are dealt in order, so there are about as many holes as
 are being trained on, and one for each whose result was not finite."""
 
-StampBatches = Annotated[tuple[AnyNumber, ...], Few(2 * STAMP_RUNS_MAX), Ascending(empty=True)]
 BatchRuns = Annotated[tuple[AnyNumber, ...], Few(2 * HELD_RUNS_MAX), Ascending(empty=True)]
 
 

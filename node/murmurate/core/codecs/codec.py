@@ -275,11 +275,6 @@ def _norm_topk(form: Encoded) -> float:
 # -- span: a part of the numbers, as they are ----------------------------------------------------
 
 
-def gained_in(place: slice, new: torch.Tensor, old: torch.Tensor, size: int) -> Encoded:
-    """What `new` has more than `old`, which lie in this place of a model with `size` elements."""
-    return part_in(place, size, lambda numbers: torch.sub(new, old, out=numbers))
-
-
 def part_in(place: slice, size: int, fill: Callable[[torch.Tensor], object]) -> Encoded:
     """A part that lies in this place of a model with `size` elements; `fill` writes its numbers,
     where they will be sent from."""

@@ -105,8 +105,9 @@ class PushDelivery:
         )
         return not near or free >= free_min
 
-    def under_way(self, dot: Dot) -> bool:
-        """Whether an update is still to get to most neighbours: it waits for them, or flies."""
+    def under_way(self, number: int) -> bool:
+        """Whether one of my updates is still to get to most neighbours: it waits or flies."""
+        dot = Dot(self._state.name, self._state.epoch, number)
         near = self.neighbours()
         left = sum(self.outbox.holds(to, dot) or self.transit.flies(to, (dot,)) for to in near)
         return 2 * left > len(near)
@@ -160,6 +161,21 @@ class PushDelivery:
         again = self._state.as_of_now(push)
         if again is not None and to in self.neighbours():
             self.outbox.put(to, again)
+
+    # -- what waits ------------------------------------------------------------------------------
+
+    def has_waiting(self, now: float) -> bool:
+        """Whether anything is to go out, now or after a pause."""
+        return bool(self.outbox.waiting())
+
+    def keep_pause(self, pause_s: float) -> bool:
+        """Leave so long between two pushes on one link; whether links pause at all now."""
+        self.pause_s = pause_s
+        return pause_s > 0.0
+
+    def outbox_bytes(self) -> int:
+        """The bytes of updates that wait for slow links, before they are summed."""
+        return sum(self.outbox.nbytes(to) for to in self.outbox.waiting())
 
     # -- who is slow -----------------------------------------------------------------------------
 

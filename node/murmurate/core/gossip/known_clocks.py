@@ -96,9 +96,6 @@ class Knowledge:
         """Whether I have all that anybody was heard to have."""
         return not self._heard.missing(mine)
 
-    def holders(self, dot: Dot, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name in self._clocks and dot in self._clocks[name]]
-
     def everywhere(self, mine: Clock, names: Iterable[str]) -> Clock | None:
         """What I and all of these have for good; None: one has not been heard of.
 

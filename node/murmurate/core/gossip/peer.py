@@ -118,15 +118,15 @@ class Peer:
         self.log = state.log
         self.store = state.store
         self._gate = Gate(name, epoch)
-        self._delivery = PushDelivery(state)
-        self.outbox = self._delivery.outbox
-        self._generations = Generations(state, self._delivery, self._gate)
+        self.links = PushDelivery(state)
+        self.outbox = self.links.outbox
+        self._generations = Generations(state, self.links, self._gate)
         self._snapshots = Snapshots(state, self._generations)
-        self._repair = Repair(state, self._delivery, self._snapshots)
-        self._pruning = Pruning(state, self._delivery, self._snapshots)
-        self._folding = Folding(state, self._delivery, self._snapshots, self._repair)
-        self._comparison = Comparison(
-            state, self._gate, self._delivery, self._snapshots, self._repair, self._pruning
+        self._repair = Repair(state, self.links, self._snapshots)
+        self._pruning = Pruning(state, self.links, self._snapshots)
+        self._folding = Folding(state, self.links, self._snapshots, self._repair)
+        self.others = Comparison(
+            state, self._gate, self.links, self._snapshots, self._repair, self._pruning
         )
         self._digest_due = 0.0
         take_up(state, past)
@@ -186,12 +186,8 @@ class Peer:
         on most paths; two that are encoded take more bytes than the same steps in one. `fresh`: not
         while on most paths one waits for a link that is still busy with another.
         """
-        free = self._delivery.has_free_path(nbytes, sparing=sparing, fresh=fresh)
+        free = self.links.has_free_path(nbytes, sparing=sparing, fresh=fresh)
         return free and self._pruning.has_room(nbytes)
-
-    def under_way(self, number: int) -> bool:
-        """Whether this one of my updates is still to get to most neighbours."""
-        return self._delivery.under_way(Dot(self.name, self.epoch, number))
 
     def publish(
         self, delta: Delta, context: Clock, batches: Runs = (), *, written: bool = False
@@ -222,44 +218,31 @@ class Peer:
             self.state.receiving.made(push)
         self.state.seq += 1
         self.log.add(push)
-        self._delivery.next_turn()
-        self._delivery.pass_on(push)
+        self.links.next_turn()
+        self.links.pass_on(push)
         return [Applied((stamp.dot,), staleness)]
 
     # -- what the links take ---------------------------------------------------------------------
 
     def ready(self, now: float) -> list[str]:
         """The peers for which `take` has something now."""
-        return self._delivery.ready(now)
+        return self.links.ready(now)
 
     def take(self, to: str, now: float) -> Push | None:
         """The next push for a peer, when its link can carry one."""
-        return self._delivery.take(to, now)
+        return self.links.take(to, now)
 
     def landed(self, to: str, push: Push) -> None:
         """A push that was taken is there, or its link cannot tell: ask again and get it again."""
-        self._delivery.landed(to, push)
+        self.links.landed(to, push)
 
     def lost(self, to: str, push: Push) -> None:
         """The link broke with a push: it is sent again, unless the peer is gone or has it."""
-        self._delivery.lost(to, push)
-
-    def has_waiting(self, now: float) -> bool:
-        """Whether anything is to go out, now or after a pause."""
-        return bool(self.outbox.waiting())
-
-    def keep_pause(self, pause_s: float) -> bool:
-        """Leave so long between two pushes on one link; whether links pause at all now."""
-        self._delivery.pause_s = pause_s
-        return pause_s > 0.0
-
-    def outbox_bytes(self) -> int:
-        """The bytes of updates that wait for slow links, before they are summed."""
-        return sum(self.outbox.nbytes(to) for to in self.outbox.waiting())
+        self.links.lost(to, push)
 
     def arrived(self) -> Clock:
         """The clock there will be when all that is here is folded in."""
-        return self._delivery.transit.with_arrived(self.clock)
+        return self.links.transit.with_arrived(self.clock)
 
     def wants_push(self, dots: Iterable[Dot]) -> bool:
         """Whether a push of these, which is offered to me, should be sent.
@@ -287,10 +270,10 @@ class Peer:
         match message:
             case Push():
                 self._gate.check_push(message, self.seq, self.replica.weights)
-                self._delivery.transit.arrive(message.dots)
+                self.links.transit.arrive(message.dots)
                 return [Deliver(sender, message)]
             case Digest():
-                return self._comparison.on_digest(sender, message, now)
+                return self.others.on_digest(sender, message, now)
             case Want():
                 return self._repair.on_want(sender, message)
             case Lack():
@@ -334,7 +317,7 @@ class Peer:
         if now >= self._digest_due:
             interval = self.config.digest_interval_s * (0.75 + 0.5 * self.state.rng.random())
             self._digest_due = now + interval
-            effects += self._comparison.compare(now)
+            effects += self.others.compare(now)
         agreement = self.state.agreement
         if now >= agreement.due and self.state.whole:
             effects += agreement.tick(now, self.standing)
@@ -379,34 +362,10 @@ class Peer:
         return self._verdicts(self.membership.join(seed_peers, now))
 
     def leave(self, now: float) -> list[Effect]:
-        """Say that I leave; keep driving me until `settled`, or as long as you can wait."""
+        """Say that I leave; keep driving me until `others.settled`, or as long as you can wait."""
         others = self.state.others()
         digest = self.state.digest(ask=True)
         return self.membership.leave(now, self.seq) + [Send(to, digest) for to in others]
-
-    def settled(self) -> bool:
-        """Everyone alive has my updates, nobody counts on my vote, and nothing is only with me."""
-        return self._comparison.settled()
-
-    def caught_up(self) -> bool:
-        """I have all I heard of, and everyone alive is known to have what I made."""
-        return self._comparison.caught_up()
-
-    def even(self) -> bool:
-        """Everyone alive was heard to have just what I have."""
-        return self._comparison.even()
-
-    def without_mine(self) -> list[str]:
-        """Those alive who are not known to have all that I made."""
-        return self._comparison.without_mine()
-
-    def never_came(self) -> dict[str, int]:
-        """Of those who have left: how many of the updates they said they made are not here."""
-        return self._comparison.never_came()
-
-    def is_level(self, updates_max: int) -> bool:
-        """Whether I lack at most so many of the updates of one whose clock I know."""
-        return self._comparison.is_level(updates_max)
 
     # -- what outlives me, and what others are told ----------------------------------------------
 
@@ -458,6 +417,6 @@ class Peer:
                 self.state.knowledge.forget(effect.name)
                 changed |= self.standing.note(effect)
                 if effect.state != SUSPECT:
-                    self._delivery.transit.forget(effect.name)
+                    self.links.transit.forget(effect.name)
         # First: nothing is sent to it that a crash could take from me while I forget that it is.
         return [Save("met", self.standing.met()), *effects] if changed else effects

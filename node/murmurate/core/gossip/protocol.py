@@ -113,51 +113,8 @@ class Driven(Protocol):
         ...
 
 
-class GossipPeer(Driven, Protocol):
-    """One node's part in a swarm, whichever way its weights are gossiped."""
-
-    @property
-    def epoch(self) -> int:
-        """The number of this life, larger than that of every life before."""
-
-    @property
-    def seq(self) -> int:
-        """The number of the last update that this life has made."""
-
-    @property
-    def config(self) -> PeerConfig: ...
-    @property
-    def replica(self) -> Replica:
-        """Weights and clock. The weights' buffer may be another one after `publish` and `fold`."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def membership(self) -> Membership: ...
-
-    # -- my own updates --------------------------------------------------------------------------
-
-    def context(self) -> Clock:
-        """A copy of the clock, to be taken when a batch is started."""
-        ...
-
-    def room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
-        """Whether an update of that size should be made now, or be added to the next one."""
-        ...
-
-    def under_way(self, number: int) -> bool:
-        """Whether this one of my updates is still to get to most of those it is sent to."""
-        ...
-
-    # -- what the links take ---------------------------------------------------------------------
-
-    def take(self, to: str, now: float) -> Push | Share | None:
-        """The next update or share of weights for a peer, as the driver asks for it."""
-        ...
-
-    def lost(self, to: str, message: Any) -> None:
-        """The link broke with what was taken."""
-        ...
+class OutgoingLinks(Protocol):
+    """What waits for the links to one peer's partners, and how they are paced."""
 
     def has_waiting(self, now: float) -> bool:
         """Whether anything is to go out, now or after a pause."""
@@ -168,36 +125,16 @@ class GossipPeer(Driven, Protocol):
         ...
 
     def outbox_bytes(self) -> int:
-        """The bytes of updates that wait for slow links."""
+        """The bytes of updates that wait for slow links, before they are summed."""
         ...
 
-    # -- messages --------------------------------------------------------------------------------
-
-    def broke(self, sender: str, *, again: bool) -> None:
-        """A snapshot that was coming will not; `again`: it may go on where it broke off."""
+    def under_way(self, number: int) -> bool:
+        """Whether this one of my updates is still to get to most of those it is sent to."""
         ...
 
-    def wants_push(self, dots: Iterable[Dot]) -> bool:
-        """Whether a push of these updates, which is offered to me, should be sent."""
-        ...
 
-    def wants_share(self, sender: str, seq: int, epoch: int, to_epoch: int) -> bool:
-        """Whether a share, which is offered to me, should be sent."""
-        ...
-
-    def wants_snapshot(self, sender: str, clock: Clock) -> bool:
-        """Whether a snapshot with this clock, which is offered to me, should be sent."""
-        ...
-
-    def gives(self) -> bool:
-        """Whether I have a snapshot to give."""
-        ...
-
-    def snapshot(self) -> Snapshot:
-        """Weights, clock and what is needed to understand it, of one instant."""
-        ...
-
-    # -- coming and going ------------------------------------------------------------------------
+class OthersKnown(Protocol):
+    """What one peer knows of the others: whether they have what it has, and it what they have."""
 
     def settled(self) -> bool:
         """Whether I may go: nobody waits for anything that only I can give."""
@@ -224,6 +161,79 @@ class GossipPeer(Driven, Protocol):
 
         Who lacks more would make its next update on weights that are as old.
         """
+        ...
+
+
+class GossipPeer(Driven, Protocol):
+    """One node's part in a swarm, whichever way its weights are gossiped."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of this life, larger than that of every life before."""
+
+    @property
+    def seq(self) -> int:
+        """The number of the last update that this life has made."""
+
+    @property
+    def config(self) -> PeerConfig: ...
+    @property
+    def replica(self) -> Replica:
+        """Weights and clock. The weights' buffer may be another one after `publish` and `fold`."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def membership(self) -> Membership: ...
+    @property
+    def links(self) -> OutgoingLinks: ...
+    @property
+    def others(self) -> OthersKnown: ...
+
+    # -- my own updates --------------------------------------------------------------------------
+
+    def context(self) -> Clock:
+        """A copy of the clock, to be taken when a batch is started."""
+        ...
+
+    def room(self, nbytes: int, *, sparing: bool = False, fresh: bool = False) -> bool:
+        """Whether an update of that size should be made now, or be added to the next one."""
+        ...
+
+    # -- what the links take ---------------------------------------------------------------------
+
+    def take(self, to: str, now: float) -> Push | Share | None:
+        """The next update or share of weights for a peer, as the driver asks for it."""
+        ...
+
+    def lost(self, to: str, message: Any) -> None:
+        """The link broke with what was taken."""
+        ...
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def broke(self, sender: str, *, again: bool) -> None:
+        """A snapshot that was coming will not; `again`: it may go on where it broke off."""
+        ...
+
+    def wants_push(self, dots: Iterable[Dot]) -> bool:
+        """Whether a push of these updates, which is offered to me, should be sent."""
+        ...
+
+    def wants_share(self, sender: str, seq: int, epoch: int, to_epoch: int) -> bool:
+        """Whether a share, which is offered to me, should be sent."""
+        ...
+
+    def wants_snapshot(self, sender: str, clock: Clock) -> bool:
+        """Whether a snapshot with this clock, which is offered to me, should be sent."""
+        ...
+
+    def gives(self) -> bool:
+        """Whether I have a snapshot to give."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Weights, clock and what is needed to understand it, of one instant."""
         ...
 
     # -- what outlives me ------------------------------------------------------------------------

@@ -18,32 +18,8 @@ class SendsNoUpdates:
         """Nothing of an update is kept: there is always room for the next."""
         return True
 
-    def under_way(self, number: int) -> bool:
-        """Updates are sent to nobody."""
-        return False
-
-    def keep_pause(self, pause_s: float) -> bool:
-        """Links are paced by their receipts: no pause is added."""
-        return False
-
-    def outbox_bytes(self) -> int:
-        """Nothing waits: a share is made when its link can take it."""
-        return 0
-
     def beside(self, waiting: Sequence[Any], new: Any) -> None:
         """A share waits where it is: its giver sends no other before it is in."""
-
-    def without_mine(self) -> list[str]:
-        """Nobody: what is mixed cannot be told apart."""
-        return []
-
-    def never_came(self) -> dict[str, int]:
-        """Nothing: what is mixed cannot be told apart."""
-        return {}
-
-    def is_level(self, updates_max: int) -> bool:
-        """Whoever is synced has mixed weights, which lack no single update."""
-        return True
 
     def checkpointed(self, clock: Clock, *, kept: int = 1) -> None:
         """Nothing here waits for a checkpoint."""

@@ -39,7 +39,6 @@ OPTIMIZERS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Optimizers by name, and which of a recipe's numbers each takes. Torch's own (lower case), `lars`
 (a rate for each layer) and `sgd-adam` (SGD during the warm-up, then Adam), both of 003."""
 
-SCHEDULES = ("constant", "linear", "poly", "multistep", "cosine")
 EXPECTED = "constant, linear, poly(POWER), multistep(PART,…) or cosine, such as multistep(0.5,0.75)"
 POWER_MAX = 16.0
 GAMMA = 0.1

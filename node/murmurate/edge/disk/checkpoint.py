@@ -30,7 +30,7 @@ from murmurate.core.clock import Clock, ClockLimits
 from murmurate.core.intervals import Runs, runs_problem
 from murmurate.core.layout import Layout, TensorSpec
 from murmurate.core.message import Generation, Push
-from murmurate.edge.disk import nested
+from murmurate.edge.disk import nested, written_by
 from murmurate.edge.disk.identity import generation_from_json, generation_to_json
 from murmurate.edge.net.tensor_messages import (
     decode_piece,
@@ -43,7 +43,6 @@ from murmurate.edge.net.tensor_messages import (
 from murmurate.errors import CheckpointError, MurmurateError
 
 T = TypeVar("T")
-FORMAT = 1
 PREFIX = "murmurate."
 WEIGHTS = PREFIX + "weights"
 OPTIMIZER = PREFIX + "optimizer/"
@@ -198,7 +197,7 @@ def _entries(it: Checkpoint) -> tuple[list[_Entry], dict[str, str]]:
         out += _push_entries(f"{PREFIX}{kind}/", pushes)
     out.sort(key=lambda entry: -entry.dtype.itemsize)
     about = {
-        "format": FORMAT,
+        **written_by.mark(),
         "run": it.run,
         "swarm": it.swarm,
         "name": it.name,
@@ -346,11 +345,7 @@ def _runs(about: Mapping[str, Any], key: str) -> Runs:
 
 
 def _checkpoint(about: Any, tensors: dict[str, torch.Tensor], path: Path) -> Checkpoint:
-    version = about["format"]
-    if not isinstance(version, int) or version > FORMAT:
-        raise CheckpointError(
-            f"{path}: written by a later murmurate (format {version}, this one reads {FORMAT})"
-        )
+    written_by.check(about, path)
     layout = Layout(
         TensorSpec(str(name), str(dtype), tuple(int(n) for n in shape))
         for name, dtype, shape in about["trained"]

@@ -14,9 +14,9 @@ from typing import Any
 
 from murmurate.core.forgetting.vow import Vow
 from murmurate.core.message import Ballot, Generation
+from murmurate.edge.disk import written_by
 from murmurate.errors import CheckpointError, MurmurateError
 
-FORMAT = 1
 BYTES_MAX = 16 << 20
 
 
@@ -45,7 +45,7 @@ class NodeIdentity:
 
 def to_bytes(memory: NodeIdentity) -> bytes:
     """A line of JSON, and one with its digest."""
-    fields: dict[str, Any] = {"format": FORMAT}
+    fields: dict[str, Any] = written_by.mark()
     fields |= {name: getattr(memory, name) for name in NodeIdentity.__slots__}
     fields["vow"] = None if memory.vow is None else _vow_to_json(memory.vow)
     fields["history"] = [generation_to_json(each) for each in memory.history]
@@ -63,11 +63,9 @@ def from_bytes(data: bytes, where: str) -> NodeIdentity:
         )
     try:
         fields = json.loads(text)
-        version = fields.pop("format")
-        if version > FORMAT:
-            raise CheckpointError(
-                f"{where}: written by a later murmurate (format {version}, this one reads {FORMAT})"
-            )
+        written_by.check(fields, where)
+        del fields["format"]
+        fields.pop("written_by", None)  # not in files of earlier versions
         vow = fields.pop("vow")
         history = fields.pop("history")
         met = fields.pop("met", [])  # not in files of earlier versions

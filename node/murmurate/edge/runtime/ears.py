@@ -216,7 +216,7 @@ class NodeEars:
                 if driver.inbox:
                     state.news.notify_all()
                 # Asked here: the training thread has the lock next, for as long as a fold takes.
-                waiting = bool(driver.outgoing) or state.peer.has_waiting(now)
+                waiting = bool(driver.outgoing) or state.peer.links.has_waiting(now)
         except RemoteProtocolError:
             raise
         except BaseException as error:

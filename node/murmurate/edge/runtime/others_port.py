@@ -43,22 +43,22 @@ class OthersPort:
     def is_level(self) -> bool:
         """Whether I lack at most a few updates of one of the others, or came alone."""
         with self._state.lock:
-            return not self._state.company or self._state.peer.is_level(LEVEL_UPDATES)
+            return not self._state.company or self._state.peer.others.is_level(LEVEL_UPDATES)
 
     def is_caught_up(self) -> bool:
         """Whether every known update is in, and mine are with everyone alive."""
         with self._state.lock:
-            return self._state.peer.caught_up()
+            return self._state.peer.others.caught_up()
 
     def is_even(self) -> bool:
         """Whether the others were last seen with what I have."""
         with self._state.lock:
-            return self._state.peer.even()
+            return self._state.peer.others.even()
 
     def may_go(self) -> bool:
         """Whether nobody waits for anything that only I can give."""
         with self._state.lock:
-            return self._state.peer.settled()
+            return self._state.peer.others.settled()
 
     def are(self, what: Literal["done", "settled"]) -> bool:
         """Whether all live members have said so."""
@@ -83,12 +83,12 @@ class OthersPort:
     def without_mine(self) -> list[str]:
         """Live members that are not known to have all that I have made."""
         with self._state.lock:
-            return self._state.peer.without_mine()
+            return self._state.peer.others.without_mine()
 
     def never_came(self) -> dict[str, int]:
         """Of members that have left: how many of their last updates are not in these weights."""
         with self._state.lock:
-            return self._state.peer.never_came()
+            return self._state.peer.others.never_came()
 
     # -- what they are told, and say -------------------------------------------------------------
 

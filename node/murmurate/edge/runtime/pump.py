@@ -69,7 +69,7 @@ class Pump:
             with state.lock:
                 if not driver.alive or self._stopped:
                     return
-                paced = driver.peer.keep_pause(state.pace.message_s)
+                paced = driver.peer.links.keep_pause(state.pace.message_s)
             taken = driver.pump(time.monotonic(), state.lock)
             self._look_again(paced, taken=taken)
         except BaseException as error:
@@ -90,7 +90,7 @@ class Pump:
             self._next = None
         if paced and self._next is None:
             with state.lock:
-                paced = taken or state.peer.has_waiting(time.monotonic())
+                paced = taken or state.peer.links.has_waiting(time.monotonic())
             if paced:
                 self._next = self._loop.later(state.pace.message_s, self._pause_over)
 

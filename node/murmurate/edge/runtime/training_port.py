@@ -163,7 +163,7 @@ class TrainingPort:
     def under_way(self, number: int) -> bool:
         """Whether this one of my updates is still to get to most of those it is sent to."""
         with self._state.lock:
-            return self._state.peer.under_way(number)
+            return self._state.peer.links.under_way(number)
 
     def gives_snapshot(self) -> bool:
         """Whether a newcomer is getting a large snapshot right now."""
@@ -235,7 +235,7 @@ class TrainingPort:
         state, tally = self._state, self._state.tally
         if not tally.level:
             late = time.monotonic() >= state.level_by
-            tally.level = late or (state.peer.synced and state.peer.is_level(LEVEL_UPDATES))
+            tally.level = late or (state.peer.synced and state.peer.others.is_level(LEVEL_UPDATES))
 
     def flush(self, *, at_once: bool = False) -> None:
         """Let the loop's thread send what commit and fold have made."""

@@ -78,7 +78,7 @@ class _Machine:
 
     def end_if_settled(self) -> None:
         """Who leaves is driven on until nobody waits for it."""
-        if self.leaving and self.peer is not None and self.peer.settled():
+        if self.leaving and self.peer is not None and self.peer.others.settled():
             self.driver = None
 
     # -- ports -----------------------------------------------------------------------------------

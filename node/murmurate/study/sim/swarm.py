@@ -21,6 +21,7 @@ from murmurate.errors import PromiseBroken
 from murmurate.study.sim.disk import Disk, DiskFull, PowerCut, Saved
 from murmurate.study.sim.events import Events
 from murmurate.study.sim.forms import encoded, plain
+from murmurate.study.sim.letting_go import LettingGo
 from murmurate.study.sim.machine import Node
 from murmurate.study.sim.network import Network
 from murmurate.study.sim.options import Options, Setting, draw
@@ -29,8 +30,6 @@ from murmurate.study.sim.truth import Truth
 from murmurate.study.sim.votes import Votes
 
 TICK_S = 0.1
-ROOMY = 512
-"""A log for so many updates is never half full in one run."""
 LINGER_S = 10.0
 """How long one who leaves waits for its updates to be everywhere."""
 BEGAN_S = 1000.0
@@ -208,15 +207,13 @@ class SimulatedSwarm:
         # Who does not train folds on its own tick.
         if node.leaving_until and not self._drain(node):
             return
-        before = self._roomy_log(node.driver.peer)
-        sums = self._sums(node.driver.peer)
+        letting_go = LettingGo(self, node.driver.peer)
         node.driver.tick(node.now(self.time))
         if self._alive(node, life):
-            self._let_go(node, before)
-            self._summed_up(node, sums)
+            letting_go.check(node)
         self._pump(node)
         if node.leaving_until and node.peer is not None:
-            settled = node.peer.settled()
+            settled = node.peer.others.settled()
             if settled or self.time > node.leaving_until:
                 self.counts["left in peace" if settled else "left in haste"] += 1
                 if not settled:
@@ -335,53 +332,6 @@ class SimulatedSwarm:
         node.keep_soon = False
         peer.checkpointed(saved.snapshot.clock, kept=len(node.disk.checkpoints))
         return True
-
-    def _let_go(self, node: Node, before: set[Dot]) -> None:
-        """Where the log has room: what is let go of, every member must have for good. Else a crash
-        may take it from all. (Not one that forgot, if the node has not heard of that life yet.)"""
-        peer = node.peer
-        assert peer is not None
-        gone = before - self._roomy_log(peer)
-        for name in peer.baseline.roster if gone else ():
-            other = self.nodes[name]
-            forgot = other.disk.memory > (peer.membership.epoch(name) or 0)
-            if other.stopped or forgot or not other.disk.checkpoints:
-                continue
-            safe = self.truth.snapshots[id(other.disk.checkpoints[0].snapshot)][1].ids
-            for dot in gone:
-                one = self.truth.dots[dot]
-                if one not in safe and one not in self.truth.retired:
-                    raise PromiseBroken("P3", f"{node.name} lets go of {dot}, {name} may lose it")
-
-    def _summed_up(self, node: Node, before: set[tuple[Dot, ...]]) -> None:
-        """Where the log has room: what is summed up, each member has in all of its checkpoints, or
-        lacks, altogether. (Not of a life that the node has not heard of yet.)"""
-        peer = node.peer
-        assert peer is not None
-        new = self._sums(peer) - before
-        for name in peer.baseline.roster if new else ():
-            other, life = self.nodes[name], peer.membership.epoch(name) or 0
-            for saved in other.disk.checkpoints if not other.stopped else ():
-                lifted = peer.baseline.lift(saved.snapshot.clock)
-                if saved.epoch > life or lifted is None or lifted.apart:
-                    continue
-                held = self.truth.snapshots[id(saved.snapshot)][1].ids
-                for dots in new:
-                    if len({self.truth.dots[dot] in held for dot in dots}) > 1:
-                        raise PromiseBroken("P3", f"{node.name} sums what {name} has in part")
-
-    def _roomy_log(self, peer: Peer) -> set[Dot]:
-        """What a log has that is never half full."""
-        return {dot for push in peer.log for dot in push.dots} if self._roomy(peer) else set()
-
-    def _sums(self, peer: Peer) -> set[tuple[Dot, ...]]:
-        """The sums in a log that is never half full."""
-        if not self._roomy(peer):
-            return set()
-        return {push.dots for push in peer.log if len(push.stamps) > 1}
-
-    def _roomy(self, peer: Peer) -> bool:
-        return peer.config.log_bytes_max >= ROOMY * self.setting.model_bytes
 
     # -- messages --------------------------------------------------------------------------------
 

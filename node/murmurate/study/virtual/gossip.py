@@ -320,7 +320,7 @@ class GossipWorld:
         if node.speaking is not None:
             node.speaking.tick()
         self.pump(node)
-        if state == "leaving" and (node.peer.settled() or self.now > node.leaves_by):
+        if state == "leaving" and (node.peer.others.settled() or self.now > node.leaves_by):
             node.figures.state = "left"
             if self.dealing is not None:
                 self.dealing.gone(node.figures.name)
@@ -475,7 +475,7 @@ class GossipWorld:
                 publisher.publish_rest(1.0 / len(live))
         for _ in range(SETTLE_TICKS):
             if all(
-                not node.driver.inbox and node.peer.caught_up() and node.peer.even()
+                not node.driver.inbox and node.peer.others.caught_up() and node.peer.others.even()
                 for node in live
             ):
                 break

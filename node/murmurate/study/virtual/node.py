@@ -104,7 +104,7 @@ class VirtualBackground:
         return peer.synced and peer.room(nbytes, sparing=sparing, fresh=fresh)
 
     def under_way(self, number: int) -> bool:
-        return self._node.peer.under_way(number)
+        return self._node.peer.links.under_way(number)
 
     def gives_snapshot(self) -> bool:
         return False

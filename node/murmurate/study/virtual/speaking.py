@@ -90,12 +90,12 @@ class Speaking:
         """Hand over what waits, and look again after the pause between two messages."""
         world, node = self._world, self._node
         pause_s = self.pace.message_s
-        paced = node.peer.keep_pause(pause_s / world.tempo)
+        paced = node.peer.links.keep_pause(pause_s / world.tempo)
         taken = node.driver.pump(world.now)
         if self._paused and (taken or not paced):
             self._paused = False
             self._pauses += 1
-        if paced and not self._paused and (taken or node.peer.has_waiting(world.now)):
+        if paced and not self._paused and (taken or node.peer.links.has_waiting(world.now)):
             self._paused = True
             world.events.after(pause_s * (1.0 + LATE) + LATE, self._pause_over, self._pauses)
 

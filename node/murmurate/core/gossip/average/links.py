@@ -89,6 +89,22 @@ class ShareLinks:
             to for to in dict.fromkeys((*self.due(), *self.unconfirmed())) if self._free(to, now)
         ]
 
+    def has_waiting(self, now: float) -> bool:
+        """Whether a share is to go out now."""
+        return bool(self.ready(now))
+
+    def outbox_bytes(self) -> int:
+        """Nothing waits: a share is made when its link can take it."""
+        return 0
+
+    def keep_pause(self, pause_s: float) -> bool:
+        """Links are paced by their receipts: no pause is added."""
+        return False
+
+    def under_way(self, number: int) -> bool:
+        """Updates are sent to nobody."""
+        return False
+
     def take(self, to: str, now: float) -> Share | None:
         """A share for a peer whose link can carry one.
 

@@ -90,7 +90,7 @@ class MixingPeer(SendsNoUpdates):
         self.averager = state.averager
         self._gate = Gate(name, epoch)
         self.links = ShareLinks(state)
-        self.partners = Partners(state, self.links)
+        self.others = self.partners = Partners(state, self.links)
         self.lives = PartnerLives(state, self.links, self.partners)
         self.past_lives = PastLives(state)
         self._upkeep_due = 0.0
@@ -156,10 +156,6 @@ class MixingPeer(SendsNoUpdates):
     def lost(self, to: str, message: object) -> None:
         """The link broke with a share, and it may be there or not: it is sent again."""
         self.links.ended(to, message, lost=True)
-
-    def has_waiting(self, now: float) -> bool:
-        """Whether a share is to go out now."""
-        return bool(self.ready(now))
 
     def wants_push(self, dots: Iterable[Dot]) -> bool:
         """Whether a push of these should be sent: `receive` will say why it is refused."""
@@ -270,25 +266,13 @@ class MixingPeer(SendsNoUpdates):
         return self.lives.verdicts(self.membership.join(seed_peers, now), now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Say that I leave, and what I have of everyone; keep driving me until `settled`.
+        """Say that I leave, and what I have of everyone; keep driving me until `others.settled`.
 
         What I hold goes with me, as a crash would take it: the others have the mean of the rest.
         """
         self.state.leaving = True
         self.links.nobody_due()
         return self.lives.verdicts(self.membership.leave(now, self.seq), now)
-
-    def settled(self) -> bool:
-        """No share is due, on its way or unconfirmed."""
-        return self.links.idle()
-
-    def caught_up(self) -> bool:
-        """Whether I am part of the swarm, and all I gave away is in."""
-        return self.synced and self.settled()
-
-    def even(self) -> bool:
-        """Whether those who send to me were seen with nearly my model, unmoved since then."""
-        return self.partners.even()
 
     # -- what outlives me, and what others are told ----------------------------------------------
 

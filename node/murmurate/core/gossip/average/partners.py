@@ -100,6 +100,26 @@ class Partners:
         senders = [name for name in self._senders() if state.shares(name)]
         return state.synced and all(self._distance.get(name, math.inf) <= EVEN for name in senders)
 
+    def settled(self) -> bool:
+        """No share is due, on its way or unconfirmed."""
+        return self._links.idle()
+
+    def caught_up(self) -> bool:
+        """Whether I am part of the swarm, and all I gave away is in."""
+        return self._state.synced and self.settled()
+
+    def without_mine(self) -> list[str]:
+        """Nobody: what is mixed cannot be told apart."""
+        return []
+
+    def never_came(self) -> dict[str, int]:
+        """Nothing: what is mixed cannot be told apart."""
+        return {}
+
+    def is_level(self, updates_max: int) -> bool:
+        """Whoever is synced has mixed weights, which lack no single update."""
+        return True
+
     def _senders(self) -> tuple[str, ...]:
         """Whose neighbour I am: my neighbours, but where edges go one way."""
         state = self._state
