@@ -69,6 +69,11 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def below(pid: int) -> list[int]:
+    """All that it started, and they."""
+    return [each for one in children(pid) for each in [one, *below(one)]]
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -87,7 +92,7 @@ def test_cells_under_way_end_with_a_race_that_is_killed(how: str, tmp_path: Path
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as race:
         until = time.monotonic() + 60
         while len(under_way) < 3 and time.monotonic() < until:
-            under_way |= {each for one in children(race.pid) for each in [one, *children(one)]}
+            under_way |= set(below(race.pid))
             time.sleep(0.01)
         race.kill()
     try:

@@ -80,6 +80,11 @@ def children(pid: int) -> list[int]:
     return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def nodes_of(launcher: int) -> list[int]:
+    """The processes of `up`: all are forked from one that has loaded everything."""
+    return [each for loader in children(launcher) for each in children(loader)]
+
+
 def check_curves(report: dict[str, Any]) -> None:
     """Each figure under its own name, where it was found, over samples of all and time."""
     for node in report["nodes"]:
@@ -183,7 +188,7 @@ def test_nodes_do_not_outlive_their_launcher() -> None:
         assert process.stdout is not None
         while b"2 nodes" not in process.stdout.readline():
             assert process.poll() is None
-        nodes = children(process.pid)
+        nodes = nodes_of(process.pid)
         assert len(nodes) == 2
         process.kill()
         process.wait()
@@ -193,8 +198,8 @@ def test_nodes_do_not_outlive_their_launcher() -> None:
 def test_ctrl_c_leaves_nobody_behind() -> None:
     with started("up", "--nodes", "2", "--seconds", "600") as process:
         assert process.stdout is not None
-        wait_until(lambda: len(children(process.pid)) == 2)
-        nodes = children(process.pid)
+        wait_until(lambda: len(nodes_of(process.pid)) == 2)
+        nodes = nodes_of(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
         assert all(gone(pid) for pid in nodes)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from murmurate.programs.keys.gather import child_environment
+from murmurate.programs.up.forked import Forked
 from murmurate.watch import report
 
 LINE_BYTES_MAX = 4 << 20
@@ -30,8 +29,9 @@ ENDED = (DONE, KILLED, DIED, STOPPED)
 class Child:
     """One process, what it has said so far, and what has become of it."""
 
-    def __init__(self, name: str, words: Sequence[str]) -> None:
+    def __init__(self, name: str, process: Forked) -> None:
         self.name = name
+        self.process = process
         self.state = STARTING
         self.address = ""
         self.metrics: str | None = None
@@ -49,22 +49,11 @@ class Child:
         """Where the coordinator is."""
         self.met = False
         """Whether it has heard from all others."""
-        self.process = subprocess.Popen(
-            list(words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=child_environment(),
-            # Ctrl-C is ours to pass on. Not a session of its own: Linux shares the processors out
-            # among sessions (autogroup), and so unevenly that a node stood still for half a second.
-            process_group=0,
-        )
         self.code: int | None = None
         self.errors: list[str] = []
         self._bytes: list[tuple[float, int]] = []
 
     def tell(self, text: str) -> None:
-        assert self.process.stdin is not None
         try:
             self.process.stdin.write(text.encode() + b"\n")
             self.process.stdin.flush()

@@ -25,8 +25,7 @@ class UpGrouped(UpRun):
         self.hub_until: float | None = None
 
     def start(self) -> None:
-        self.hub = Child(COORDINATOR, hub_across_command(self.plan))
-        self.begin(self.hub)
+        self.hub = self.begin(COORDINATOR, hub_across_command(self.plan))
         self.children.remove(self.hub)
         self.gone.append(self.hub)  # it is cleared away in any case
 
@@ -36,7 +35,7 @@ class UpGrouped(UpRun):
         if event.get("event") == "listening":
             self.view.say(f"the hub across groups listens at {child.address}")
             for number, name in enumerate(self.plan.names):
-                self.begin(Child(name, command(self.plan, number, self.folder, child.address)))
+                self.begin(name, command(self.plan, number, self.folder, child.address))
         if isinstance(whole := event.get("report"), dict):
             self.whole = whole
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -349,4 +348,4 @@ def hub_across_command(plan: UpPlan) -> list[str]:
 
 def _process(kind: str, given: Mapping[str, object]) -> list[str]:
     words = [f"{option}={written(value)}" for option, value in given.items() if value is not None]
-    return [sys.executable, "-m", "murmurate", kind, "--events", *words]
+    return [kind, "--events", *words]

@@ -44,9 +44,9 @@ class UpCentred(UpRun):
         return [self.centre]
 
     def start(self) -> None:
-        self.begin(Child(COORDINATOR, coordinator_command(self.plan)))
+        self.begin(COORDINATOR, coordinator_command(self.plan))
         for number, name in enumerate(self.plan.names):
-            self.begin(Child(name, member_command(self.plan, number)))
+            self.begin(name, member_command(self.plan, number))
 
     # -- what they are told ------------------------------------------------------------------------
 
@@ -136,10 +136,9 @@ class UpCentred(UpRun):
         self.lives += 1
         self.view.say("the coordinator is started again from its checkpoint; members train on")
         words = coordinator_command(self.plan, listen=centre.address)
-        again = Child(COORDINATOR, words)
+        again = self.begin(COORDINATOR, words)
         again.row, again.curve, again.counts = centre.row, centre.curve, centre.counts
         again.address = centre.address
-        self.begin(again)
         self.children.remove(again)
         self.children[0] = again
         self.gone.append(centre)

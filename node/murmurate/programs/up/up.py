@@ -1,8 +1,9 @@
 """`murmurate up`: a swarm of real processes on this machine, from start to report.
 
-The launcher is a loop over pipes: it starts `murmurate node` processes, reads their events, and
-says three things to each: whom to join, when to go, and, if asked to, nothing ever again (SIGKILL).
-It imports no torch and takes no part in training; when it dies, its nodes notice and leave.
+The launcher is a loop over pipes: it starts `murmurate node` processes (forked.py), reads their
+events, and says three things to each: whom to join, when to go, and, if asked to, nothing ever
+again (SIGKILL). It imports no torch and takes no part in training; when it dies, its nodes notice
+and leave.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from murmurate.core.gossip.ways import WAYS, mixes_weights
@@ -34,6 +35,7 @@ from murmurate.programs.up.child import (
     Pipe,
     why,
 )
+from murmurate.programs.up.forked import Loader
 from murmurate.programs.up.launch import GENERATOR, UpPlan, command, generator_command, trajectories
 from murmurate.training.signals import heard_by
 from murmurate.watch import report
@@ -60,6 +62,7 @@ class UpRun:
         self.gone: list[Child] = []
         """Processes in whose place there is another one."""
         self.folder = folder
+        self.loader = Loader()
         self.selector = selectors.DefaultSelector()
         self.kills = list(plan.kills)
         self.founder: Child | None = None
@@ -92,26 +95,22 @@ class UpRun:
             kept.mkdir(exist_ok=True)
             for old in kept.glob("*.safetensors"):  # of an earlier run with this report
                 old.unlink()
-        started = [
-            Child(name, command(self.plan, number, self.folder))
-            for number, name in enumerate(self.plan.names)
-        ]
+        for number, name in enumerate(self.plan.names):
+            self.begin(name, command(self.plan, number, self.folder))
         if self.plan.generator:
-            self.generator = Child(GENERATOR, generator_command(self.plan))
-            started.append(self.generator)
-        for child in started:
-            self.begin(child)
+            self.generator = self.begin(GENERATOR, generator_command(self.plan))
 
-    def begin(self, child: Child) -> None:
-        """Listen to a process that was started."""
+    def begin(self, name: str, words: Sequence[str]) -> Child:
+        """Start `murmurate WORDS…` and listen to it."""
+        child = Child(name, self.loader.fork(name, words))
         self.children.append(child)
         for pipe, hear in (
             (child.process.stdout, self._event),
             (child.process.stderr, self._complaint),
         ):
-            assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
             self.selector.register(pipe, selectors.EVENT_READ, Pipe(child, pipe, hear))
+        return child
 
     def run(self) -> None:
         self.start()
@@ -412,10 +411,8 @@ def _clear(swarm: UpRun) -> None:
     swarm.kill_all()
     for child in (*swarm.children, *swarm.gone):
         child.process.wait()
-        for pipe in (child.process.stdin, child.process.stdout, child.process.stderr):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        child.process.close()
+    swarm.loader.close()
     swarm.selector.close()
 
 
