@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from murmurate.core.values.hub_settings import optimizer_problems
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import FREELY, RULES_OF
 from murmurate.programs.keys.config import listening, recipe_problems
@@ -167,6 +168,9 @@ def _rules(values: Mapping[str, Any], given: Mapping[str, Given]) -> list[str]:
         members = values.get("coordinator.founders")
         wrong = hub_problems(rule, hub, members)
         found |= {f"hub.{name}": accepted for name, accepted in wrong.items()}
+        said = {path.removeprefix("train."): v for path, v in values.items() if v is not None}
+        wrong = optimizer_problems(rule, said)
+        found |= {f"train.{name}": accepted for name, accepted in wrong.items()}
     if mode == BATCHES:
         absent = ("coordinator.train", "report.model", "train.every", "train.evaluate_s")
         found |= {

@@ -55,7 +55,9 @@ def opened(
         "steps": train.every or (1 if half.central else 10),
         "founders": it.founders,
         "mode": train.mode,
-        "settings": HubSettings(lr=whole.workload.lr, **config.hub.given),
+        "settings": HubSettings(
+            lr=whole.workload.lr, weight_decay=train.weight_decay or 0.0, **config.hub.given
+        ),
     }
     keeper: CoordinatorKeeper | None = None
     journal: Journal | None = None

@@ -34,7 +34,13 @@ class CentredWorld:
             peers=task.nodes,
             seconds=1.0,  # whoever carries out the events decides that
             mode=task.mode,
-            hub=HubSettings(**{"lr": task.workload.lr, **task.hub}),
+            hub=HubSettings(
+                **{
+                    "lr": task.workload.lr,
+                    "weight_decay": task.recipe.weight_decay or 0.0,
+                    **task.hub,
+                }
+            ),
             steps=task.every or (1 if RULES_OF[task.mode][task.rule].central else STEPS),
             speeds=task.speeds,
             costs=task.costs,

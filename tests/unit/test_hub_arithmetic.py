@@ -98,6 +98,35 @@ def test_every_number_is_the_twins(
         assert bench.held(name).tolist() == pytest.approx(twin.given[name], abs=1e-12)
 
 
+TORCHS = [
+    ("async", {}, {}),
+    ("sync", {}, {}),
+    ("k-of-n", {}, {}),
+    ("ssp", {}, {}),
+    ("scaled", {}, {}),
+    ("dc", {"momentum": 0.9}, {"momentum": 0.9}),
+    ("async-msgd", {}, {"momentum": 0.9}),
+    ("async-msgd", {"nesterov": True}, {"momentum": 0.9, "nesterov": True}),
+]
+
+
+@pytest.mark.parametrize(("rule", "told", "torchs"), TORCHS)
+def test_with_one_member_it_is_torchs_sgd_weight_decay_too(
+    rule: str, told: dict[str, object], torchs: dict[str, object]
+) -> None:
+    settings = HubSettings(lr=LR, weight_decay=0.1, **told)  # type: ignore[arg-type]
+    bench = HubBench(rule, settings=settings, members=1)
+    own = torch.nn.Parameter(bench.centre().clone())
+    sgd = torch.optim.SGD([own], lr=LR, weight_decay=0.1, **torchs)  # type: ignore[arg-type]
+    rng = random.Random(rule)
+    for _ in range(20):
+        gradient = torch.tensor([rng.gauss(0.0, 0.3) for _ in range(4)], dtype=torch.float64)
+        own.grad = gradient.clone()
+        sgd.step()
+        bench.push("node-0", gradient)
+        assert torch.allclose(bench.centre(), own.detach(), rtol=0, atol=1e-12)
+
+
 def test_the_backup_of_a_member_is_a_copy_of_its_own() -> None:
     """002's code kept references to the live weights, so nothing was ever compensated (F5)."""
     bench = HubBench("dc", settings=HubSettings(lr=LR, dc_lambda=1.0), members=2)

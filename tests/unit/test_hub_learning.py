@@ -162,3 +162,11 @@ def test_what_the_solver_tells_at_the_end_has_the_last_pushes_in_it() -> None:
     assert told["conservation"]["members"] == 2
     assert told["elastic"]["alpha"] == pytest.approx(0.45)
     assert not any(isinstance(each, GiveLease) for each in it.out)
+
+
+def test_an_elastic_rule_says_when_its_members_move_the_centre_too_far() -> None:
+    said = [line for line in centre("easgd", 4, alpha=0.5).lines.warnings if "alpha" in line]
+    assert len(said) == 1
+    assert "at most 0.25" in said[0]
+    for settings in ({}, {"alpha": 0.25}):
+        assert not any("alpha" in line for line in centre("ea-wild", 4, **settings).lines.warnings)

@@ -3,6 +3,8 @@
     v = μ v + g;   w -= lr · v          heavy-ball, which is what 002's code runs
     v = μ v + g;   w -= lr · (g + μ v)  Nesterov as torch has it, which is what its text says
 
+Weight decay is in g, as in torch's SGD, after any correction for delay.
+
 Asynchrony is a momentum of its own: with μ = 0.99 and five members 002 finds no convergence.
 """
 
@@ -35,12 +37,14 @@ class AsyncMomentum(HubSolver):
                 if push.steps > 1:
                     push.values[name].div_(push.steps)
                 self._corrected(lease, name, push.values[name])
+                if decay := self.settings.weight_decay:
+                    push.values[name].add_(self.weights[name], alpha=decay)
                 v = self._velocity[name].mul_(self._momentum).add_(push.values[name])
                 if self.settings.nesterov:
                     push.values[name].add_(v, alpha=self._momentum)
                 else:
                     push.values[name].copy_(v)
-        self._step(push.values, 1.0)
+        self._add(push.values, -self._lr)
         self._updated()
 
     def _adds_up(self) -> str:

@@ -58,6 +58,18 @@ class ElasticHub(HubSolver):
         """The part of the difference that moves."""
         return self.settings.alpha or TOGETHER / max(1, len(self.members))
 
+    @property
+    def caution(self) -> str:
+        members = max(len(self.members), self._founders)
+        alpha = self.settings.alpha
+        if alpha is None or members * alpha <= 1:
+            return ""
+        return (
+            f"alpha {alpha:g} with {members} members: together they move the centre by more than"
+            f" all of the difference, which is not stable; at most {1 / members:.2g}"
+            " (docs/hub.md)"
+        )
+
     def _fold(self, lease: Lease, push: MemberPush) -> None:
         self._exchange(lease.owner, dict(push.values))
 

@@ -238,8 +238,16 @@ class HubSolver(LeasedSolver):
     # -- gradients ---------------------------------------------------------------------------------
 
     def _step(self, gradient: Values, scale: float) -> None:
-        """w -= lr · scale · gradient; lr follows the schedule."""
-        self._add(gradient, -self.settings.lr * self._rate * scale)
+        """w -= lr · (scale · gradient + weight decay · w); lr follows the schedule."""
+        if decay := self.settings.weight_decay:
+            for name in self._trained:
+                self.weights[name].mul_(1 - self._lr * decay)
+        self._add(gradient, -self._lr * scale)
+
+    @property
+    def _lr(self) -> float:
+        """The rate of now."""
+        return self.settings.lr * self._rate
 
     def at_rate(self, factor: float) -> None:
         self._rate = factor

@@ -23,6 +23,8 @@ class HubSettings:
 
     lr: float = 0.1
     """What a gradient is multiplied by, where the rule decides centrally."""
+    weight_decay: float = 0.0
+    """What is added to such a gradient of the weights it is for, as torch's SGD does it."""
     protocol: str = REQUEST_REPLY
     gradients: int = 1
     """K: so many pushes make an update."""
@@ -44,6 +46,10 @@ class HubSettings:
     def __post_init__(self) -> None:
         for good, problem in (
             (0 < self.lr < math.inf, f"lr {self.lr:g}: must be a number above 0"),
+            (
+                0 <= self.weight_decay < math.inf,
+                f"weight_decay {self.weight_decay:g}: must be a number from 0 on",
+            ),
             (
                 self.protocol in PROTOCOLS,
                 f"protocol {self.protocol!r}: expected {' or '.join(PROTOCOLS)}",
@@ -84,6 +90,23 @@ USED_BY: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 """Settings that only some rules look at."""
+
+
+def optimizer_problems(rule: str, said: Mapping[str, object]) -> dict[str, str]:
+    """The same of what was said of the optimizer. Where gradients go up there is none at the
+    members, and the hub's step is SGD's: an optimizer that is passed over would be a lie."""
+    if not HUB_RULES[rule].central:
+        return {}
+    found: dict[str, str] = {}
+    if said.get("optimizer", "sgd") != "sgd":
+        own = ", ".join(name for name, half in HUB_RULES.items() if not half.central)
+        found["optimizer"] = f"sgd with rule {rule}, whose steps the hub makes; any with {own}"
+    able = sorted(USED_BY["momentum"])
+    for name in ("momentum", "nesterov"):
+        if said.get(name):
+            hubs = f"--hub-{name}" + ("" if rule in able else f" with rule {' or '.join(able)}")
+            found[name] = f"rule {rule} makes its steps at the hub: {hubs}"
+    return found
 
 
 def problems(rule: str, given: Mapping[str, object], members: int | None) -> dict[str, str]:

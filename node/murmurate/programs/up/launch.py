@@ -17,6 +17,7 @@ from murmurate.core.synchronous.rules import (
     RULES_IN_STEP,
     group_problem,
 )
+from murmurate.core.values.hub_settings import optimizer_problems
 from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.member_half import RULES_OF
 from murmurate.core.values.slowness import Slowness, parse_slowness
@@ -148,7 +149,7 @@ def plan(
         problems.append("--trajectory: needs --report FILE: the weights are kept beside it")
     shares: list[float] = []
     try:
-        shares = parse_widths(widths, nodes, "--nodes") if widths is not None else []
+        shares = parse_widths(widths, nodes, "--nodes") if widths and mode == "ist" else []
     except ConfigError as error:
         problems.append(str(error))
     for option, given in (("--widths", widths), ("--memory", config.ist.memory)):
@@ -160,8 +161,7 @@ def plan(
     ):
         problems.append(f"--group {config.train.group or GROUP_SIZE}: {what}")
     if mode == "hub":
-        wrong = hub_problems(UpPlan(config=config).rule, config.hub.given, nodes)
-        problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
+        problems += said_of_a_hub(UpPlan(config=config).rule, config, nodes)
     for option, here in (
         ("--generator", generator),
         ("--trajectory", trajectory and centred),
@@ -285,9 +285,15 @@ def generator_command(plan: UpPlan) -> list[str]:
     )
 
 
-def hub_option(name: str) -> str:
-    """As it stands on the command line."""
-    return "--hub-" + name.replace("_", "-")
+def said_of_a_hub(rule: str, config: Config, nodes: int) -> list[str]:
+    """What of it this rule does not have, or not with so many members."""
+    wrong = {
+        f"hub-{name}": why for name, why in hub_problems(rule, config.hub.given, nodes).items()
+    }
+    recipe = config.train.recipe
+    said = recipe.options() | ({"optimizer": recipe.optimizer} if recipe.optimizer else {})
+    wrong |= optimizer_problems(rule, said)
+    return [f"--{name.replace('_', '-')}: {accepted}" for name, accepted in wrong.items()]
 
 
 def member_command(plan: UpPlan, number: int) -> list[str]:

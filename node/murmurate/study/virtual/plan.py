@@ -13,7 +13,6 @@ from murmurate.core.synchronous.rules import (
     HIERARCHICAL,
     group_problem,
 )
-from murmurate.core.values.hub_settings import problems as hub_problems
 from murmurate.core.values.slowness import Slowness
 from murmurate.errors import ConfigError
 from murmurate.programs.keys.table import Config
@@ -21,11 +20,11 @@ from murmurate.programs.up.launch import (
     GENERATOR,
     Kill,
     generator_problems,
-    hub_option,
     parse_codecs,
     parse_kill,
     parse_slow,
     parse_widths,
+    said_of_a_hub,
 )
 from murmurate.study.virtual.costs import SaidCosts, cores_said, parse_costs
 from murmurate.study.virtual.said import moment, moments_that_cannot_be, number
@@ -109,7 +108,7 @@ def plan(
     if codec and config.train.mode != "gossip":
         problems.append("--codec: only with --mode gossip")
     try:
-        if widths is not None:
+        if widths is not None and config.train.mode == "ist":
             shares = dict(zip(names, parse_widths(widths, nodes, "--nodes"), strict=True))
     except ConfigError as error:
         problems.append(str(error))
@@ -117,8 +116,7 @@ def plan(
         if given and config.train.mode != "ist":
             problems.append(f"{option}: only with --mode ist")
     if config.train.mode == "hub":
-        wrong = hub_problems(config.train.rule, config.hub.given, nodes)
-        problems += [f"{hub_option(name)}: {accepted}" for name, accepted in wrong.items()]
+        problems += said_of_a_hub(config.train.rule, config, nodes)
     for option, some in (
         *(("--link-bytes-s", link), ("--join", join), ("--leave", leave)),
         *(("--message-s", message), ("--cores", cores)),
