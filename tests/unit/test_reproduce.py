@@ -184,3 +184,16 @@ def test_a_chart_leaves_out_what_cannot_be_drawn() -> None:
     assert "a &lt;b&gt;" in made
     assert chart("t", [Line(name="none", points=[])], x="x", y="y") == ""
     assert chart("t", lines, x="x", y="y", log_x=True).count("<circle") == 1
+
+
+def test_ticks_are_round_and_can_be_told_apart() -> None:
+    """Losses that differ in the fourth digit; a logarithmic axis of 4 to 64 models."""
+    close = [(float(k), 1.6088 + k * 1e-4) for k in range(9)]
+    made = chart("t", [Line(name="a", points=close)], x="x", y="y")
+    for told in (">1.609<", ">1.6092<", ">1.6096<"):
+        assert told in made
+    models = [(4.0, 1.0), (16.0, 0.25), (64.0, 0.0625)]
+    made = chart("t", [Line(name="a", points=models)], x="x", y="y", log_x=True, log_y=True)
+    for told in (">5<", ">50<", ">0.1<", ">1<"):
+        assert told in made
+    assert ">11.3<" not in made

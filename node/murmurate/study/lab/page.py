@@ -90,19 +90,19 @@ def chart(
         f'<text x="{LEFT}" y="15" class="title">{text(title)}</text>'
     )
     made = [began]
-    for value in across.ticks():
+    for value, told in told_ticks(across.ticks()):
         at = across(value)
         made.append(
             f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}"'
             f' stroke="#e7e5e4"/><text x="{at:.1f}" y="{HEIGHT - BOTTOM + 15}"'
-            f' text-anchor="middle">{_tick(value)}</text>'
+            f' text-anchor="middle">{told}</text>'
         )
-    for value in up.ticks():
+    for value, told in told_ticks(up.ticks()):
         at = up(value)
         made.append(
             f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"'
             f' stroke="#e7e5e4"/><text x="{LEFT - 5}" y="{at + 4:.1f}"'
-            f' text-anchor="end">{_tick(value)}</text>'
+            f' text-anchor="end">{told}</text>'
         )
     made.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
@@ -194,8 +194,19 @@ class _Scale:
         return inside if len(inside) > 1 else [self.low, self.high]
 
 
-def _tick(value: float) -> str:
-    return f"{value:,.10g}" if value == round(value, 3) and abs(value) < 1e7 else f"{value:.3g}"
+def told_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
+    """Each with as many digits as it takes to tell it from its neighbours."""
+    made: list[str] = []
+    for digits in range(3, 10):
+        made = [_tick(value, digits) for value in values]
+        if len(set(made)) == len(made):
+            break
+    return list(zip(values, made, strict=True))
+
+
+def _tick(value: float, digits: int) -> str:
+    exact = value == round(value, digits) and abs(value) < 1e7
+    return f"{value:,.10g}" if exact else f"{value:.{digits}g}"
 
 
 def _places(places: Iterable[tuple[float, float]]) -> str:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,10 @@ def sweep(todo: Sequence[RaceCell], finished: FinishedCells, jobs: int) -> Itera
                 cell = running[done]
                 finished.put(cell, *_named(cell, done.result))
                 yield cell
-        except BaseException:
+        except BaseException:  # who is stopped does not wait for the cells that are under way
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.kill()
             raise
 
 

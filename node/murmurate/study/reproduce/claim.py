@@ -33,6 +33,8 @@ class PaperStudy:
     """As SVG."""
     figures: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the charts."""
+    bends: str = ""
+    """Which of the costs of virtual time gives the curves their shape; a sentence."""
 
     def add(
         self,
@@ -62,6 +64,7 @@ class PaperStudy:
         return {
             "paper": self.paper,
             "title": self.title,
+            "bends": self.bends,
             "claims": [asdict(claim) for claim in self.claims],
             "figures": self.figures,
         }

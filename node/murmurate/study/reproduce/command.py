@@ -63,7 +63,7 @@ def tell(made: PaperStudy) -> None:
     for claim in made.claims:
         table.add_row(claim.where, claim.what, claim.paper, claim.ours, claim.verdict, claim.why)
     console.print(table)
-    console.print(f"{made.paper}: {counts(made)}")
+    console.print(f"{made.paper}: {counts(made)}. {made.bends}")
 
 
 def html_page(made: PaperStudy) -> str:
@@ -81,7 +81,7 @@ def html_page(made: PaperStudy) -> str:
     ]
     head = ["where", "what", "the paper", "here", "", "why"]
     parts = [
-        f"<p>{page.text(counts(made))}</p>",
+        f"<p>{page.text(counts(made))}. {page.text(made.bends)}</p>",
         page.table(head, rows, numbers=False),
         *made.charts,
     ]

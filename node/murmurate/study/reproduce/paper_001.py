@@ -23,7 +23,13 @@ WORKLOAD = f"{Path(__file__).with_name('wide_mlp.py')}:WideMlp"
 
 
 def study(effort: Effort) -> PaperStudy:
-    made = PaperStudy(paper="001", title="Asynchronous independent subnet training")
+    made = PaperStudy(
+        paper="001",
+        title="Asynchronous independent subnet training",
+        bends="Fig. 2 is bent by who waits for whom: a step takes a second, four of the "
+        "slow coordinator, whatever a subnet's width, and messages nothing where "
+        "not said.",
+    )
     _propositions(made)
     try:
         up_options.check([*_options("sync", effort, 0), "--workload=fashion-mnist-mlp"])
