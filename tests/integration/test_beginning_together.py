@@ -4,49 +4,49 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
-from typing import IO
+from contextlib import ExitStack
 
-NODE = [sys.executable, "-m", "murmurate", "node", "--workload", "digits", "--samples", "8000"]
+from tests.integration.programs import Program
+from tests.integration.test_up import PATIENCE_S, wait_until
+
+NODE = ("node", "--workload", "digits", "--samples", "8000")
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
+WAITS = "waits until 2 members are here"
 
 
-def begin(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*NODE, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def begin(over: ExitStack, *words: str) -> Program:
+    program = Program(*NODE, "--wait-for", "2", *words)
+    over.callback(program.kill)
+    return program
 
 
-def read_until(stream: IO[str] | None, what: str) -> str:
-    """The first line that has it."""
-    assert stream is not None
-    for line in stream:
-        if what in line:
-            return line
-    raise AssertionError(f"no line with {what!r}")
+def what_it_said(program: Program) -> str:
+    return "".join((*program.out, *program.errors))
+
+
+def until_it_waits(program: Program) -> str:
+    """The line in which it says so."""
+    wait_until(lambda: WAITS in what_it_said(program))
+    return next(line for line in what_it_said(program).splitlines() if WAITS in line)
 
 
 def test_two_nodes_that_wait_for_each_other_train_together() -> None:
-    first = begin("--wait-for", "2", "--name", "a")
-    line = read_until(first.stdout, "waits until 2 members are here")
-    address = ADDRESS.search(line)
-    assert address is not None
-    second = begin("--wait-for", "2", "--name", "b", "--peers", address[0])
-    said = second.communicate(timeout=120)[0]
-    assert first.wait(120) == second.returncode == 0, said
-    assert first.stdout is not None
-    for each in (first.stdout.read(), said):  # who trains alone has none
-        staleness = re.search(r"staleness ([0-9.]+) on average", each)
-        assert staleness is not None, each
-        assert float(staleness[1]) > 0
-    first.stdout.close()
+    with ExitStack() as over:
+        first = begin(over, "--name", "a")
+        address = ADDRESS.search(until_it_waits(first))
+        assert address is not None
+        second = begin(over, "--name", "b", "--peers", address[0])
+        for each in (first, second):  # who trains alone has none
+            assert each.wait(PATIENCE_S) == 0, what_it_said(each)
+            staleness = re.search(r"staleness ([0-9.]+) on average", what_it_said(each))
+            assert staleness is not None, what_it_said(each)
+            assert float(staleness[1]) > 0
 
 
 def test_who_waits_can_be_told_to_stop() -> None:
-    alone = begin("--wait-for", "2", "--name", "a")
-    read_until(alone.stdout, "waits until 2 members are here")
-    alone.send_signal(signal.SIGTERM)
-    said = alone.communicate(timeout=60)[0]
-    assert alone.returncode in (0, 143), said
-    assert "Traceback" not in said
+    with ExitStack() as over:
+        alone = begin(over, "--name", "a")
+        until_it_waits(alone)
+        alone.process.send_signal(signal.SIGTERM)
+        assert alone.wait(60) in (0, 143), what_it_said(alone)
+        assert "Traceback" not in what_it_said(alone)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -19,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.integration.programs import Program
 
 from murmurate import workloads
 from murmurate.edge.net.credentials import PLAINTEXT
@@ -44,32 +42,22 @@ class Coordinator:
     def __init__(self, folder: Path, port: int, *more: str) -> None:
         self.folder = folder
         self.address = f"127.0.0.1:{port}"
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "murmurate", "coordinator"),
-                *("--workload", "digits", "--listen", f"127.0.0.1:{port}"),
-                *("--metrics", "127.0.0.1:0", "--checkpoint", str(folder / "state")),
-                *("--checkpoint-every-s", "0.3", "--report", str(folder / "report.json")),
-                *more,
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={k: v for k, v in os.environ.items() if not k.startswith("MURMURATE_")},
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.words = [
+            *("coordinator", "--workload", "digits", "--listen", f"127.0.0.1:{port}"),
+            *("--metrics", "127.0.0.1:0", "--checkpoint", str(folder / "state")),
+            *("--checkpoint-every-s", "0.3", "--report", str(folder / "report.json")),
+            *more,
+        ]
+        self.program = Program(*self.words)
         line = until(lambda: self.said(r"figures at http://([^/\s]+)/"))
         self.page = f"http://{line[1]}"
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-        self.process.stderr.close()
+    @property
+    def lines(self) -> list[str]:
+        return self.program.errors
 
     def said(self, pattern: str) -> re.Match[str] | None:
-        assert self.process.poll() is None or self.lines, "it has not started"
+        assert self.program.process.poll() is None or self.lines, "it has not started"
         return next((m for line in self.lines if (m := re.search(pattern, line))), None)
 
     def get(self, path: str) -> bytes:
@@ -82,21 +70,17 @@ class Coordinator:
         return found
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
+        self.program.kill()
 
     def terminate(self) -> None:
         """As `kubectl drain` does."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(WAIT_S) == 0, "".join(self.lines)
-        self._reader.join()
+        self.program.process.send_signal(signal.SIGTERM)
+        assert self.program.wait(WAIT_S) == 0, "".join(self.lines)
 
     def end(self) -> dict[str, Any]:
         """The explicit word: the last pushes, then the report."""
         assert main(["stop", self.address, "--timeout", str(WAIT_S)]) == 0
-        assert self.process.wait(WAIT_S) == 0, "".join(self.lines)
-        self._reader.join()
+        assert self.program.wait(WAIT_S) == 0, "".join(self.lines)
         found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
         return found
 
@@ -215,19 +199,13 @@ def test_it_trains_a_subnet_itself(tmp_path: Path, port: int) -> None:
     assert it.said(r"own-member ends .* 0 of \d+ steps lost")
 
 
-def member(folder: Path, address: str, index: int, mode: str = "ist") -> subprocess.Popen[str]:
+def member(folder: Path, address: str, index: int, mode: str = "ist") -> Program:
     """`murmurate node --mode ist`, or `hub`, as anyone would start it."""
     width = ("--width", "1") if mode == "ist" else ()
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "murmurate", "node", "--mode", mode),
-            *("--coordinator", address, "--workload", "digits", "--name", f"m{index}"),
-            *(*width, "--slow-s", "0.005", "--threads", "1"),
-            *("--report", str(folder / f"m{index}.json")),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={k: v for k, v in os.environ.items() if not k.startswith("MURMURATE_")},
+    return Program(
+        *("node", "--mode", mode, "--coordinator", address, "--workload", "digits"),
+        *("--name", f"m{index}", *width, "--slow-s", "0.005", "--threads", "1"),
+        *("--report", str(folder / f"m{index}.json")),
     )
 
 
@@ -253,7 +231,7 @@ def test_a_sigterm_of_the_coordinator_is_not_the_end_of_the_run(
         pushes = int(away[1].replace(",", ""))
         until(lambda: second.row()["pushes"] >= pushes + 4)
         assert second.row()["members"]["training"] == 2
-        assert [each.poll() for each in members] == [None, None], "a member ended"
+        assert [each.process.poll() for each in members] == [None, None], "a member ended"
         report = second.end()
         assert [each.wait(WAIT_S) for each in members] == [0, 0]
         assert "ends: 2 members push what they have" in capsys.readouterr().out
@@ -264,21 +242,20 @@ def test_a_sigterm_of_the_coordinator_is_not_the_end_of_the_run(
         if rule == "async":  # a lease that holds loses nothing, not even what was never pushed
             assert {name: row["steps_lost"] for name, row in told.items()} == {"m0": 0, "m1": 0}
         for each in members:
-            assert each.stderr is not None
-            said = each.stderr.read()
+            said = "".join(each.errors)
             assert "training goes on" in said, said
             assert "Traceback" not in said
     finally:
         first.kill()
         for each in members:
             each.kill()
-            each.communicate()
-    again = subprocess.run(
-        second.process.args, check=False, capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert again.returncode == 3
-    assert again.stderr.count("\n") == 1
-    assert f"remove {tmp_path}/state/ended" in again.stderr
+    again = Program(*second.words)
+    try:
+        assert again.wait(WAIT_S) == 3
+    finally:
+        again.kill()
+    (line,) = again.errors
+    assert f"remove {tmp_path}/state/ended" in line
 
 
 @pytest.mark.slow
@@ -301,7 +278,7 @@ def test_nor_is_it_of_a_hub(tmp_path: Path, port: int, rule: str) -> None:
         assert second.said(rf"goes on from .*: plan \d+, {away[1]} pushes")
         pushes = int(away[1].replace(",", ""))
         until(lambda: second.row()["pushes"] >= pushes + 8)
-        assert [each.poll() for each in members] == [None, None], "a member ended"
+        assert [each.process.poll() for each in members] == [None, None], "a member ended"
         report = second.end()
         assert [each.wait(WAIT_S) for each in members] == [0, 0]
         taken = {row["name"]: row["steps"] for row in before["nodes"][1:]}
@@ -311,11 +288,9 @@ def test_nor_is_it_of_a_hub(tmp_path: Path, port: int, rule: str) -> None:
             # An answer that was lost on its way: the member takes for lost what is in.
             assert told["steps"] - told["steps_lost"] <= row["steps"] <= told["steps"]
         for each in members:
-            assert each.stderr is not None
-            said = each.stderr.read()
+            said = "".join(each.errors)
             assert "Traceback" not in said, said
     finally:
         first.kill()
         for each in members:
             each.kill()
-            each.communicate()

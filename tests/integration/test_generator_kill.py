@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_up import events, run, started, wait_until
+from tests.integration.programs import Program
+from tests.integration.test_up import run, wait_until
 
 SAMPLES, BATCH = 100_096, 128
 BATCHES = SAMPLES // BATCH
 
 
-class Process:
-    """A started program: what it says is read as it comes, so that it never waits for us."""
+class Process(Program):
+    """A node, or a generator, that tells its events."""
 
     def __init__(self, stack: ExitStack, *words: str, kind: str = "node") -> None:
-        self.process = stack.enter_context(started(kind, "--events", "--threads", "1", *words))
-        self.told: list[dict[str, Any]] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        for event in events(self.process):
-            self.told.append(event)
-
-    def say(self, text: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text.encode() + b"\n")
-        self.process.stdin.flush()
+        super().__init__(kind, "--events", "--threads", "1", *words)
+        stack.callback(self.kill)
 
     def wait_for(self, name: str) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
 
         def said() -> bool:
-            found[:] = [event for event in self.told if event["event"] == name]
+            told = (json.loads(line) for line in tuple(self.out) if line.endswith("\n"))
+            found[:] = [event for event in told if event["event"] == name]
             return bool(found)
 
         wait_until(said)
@@ -100,7 +90,7 @@ def test_every_batch_is_in_exactly_one_update_when_a_peer_is_killed(tmp_path: Pa
         peers[2].process.send_signal(signal.SIGKILL)
         done = [peer.wait_for("done") for peer in peers[:2]]
         totals = dealing.wait_for("done")["node"]["totals"]
-        assert [peer.process.wait(30) for peer in [*peers[:2], dealing]] == [0, 0, 0]
+        assert [peer.wait(30) for peer in [*peers[:2], dealing]] == [0, 0, 0]
     assert totals["batches"] == totals["consumed"] == BATCHES
     assert totals["repeated"] == totals["spent"] == 0
     assert totals["dealt_again"] > 0, "the one that was killed held some"
@@ -126,12 +116,12 @@ def test_and_when_the_generator_is_killed_or_evicted_and_started_again(
         peers = flock(stack, tmp_path, address)
         wait_until(lambda: len(lines(tmp_path / "c.jsonl")) >= 3)
         dealing.process.send_signal(how)
-        assert dealing.process.wait(30) == (0 if how == signal.SIGTERM else -how)
+        assert dealing.wait(30) == (0 if how == signal.SIGTERM else -how)
         again = dealer(stack, *kept, listen=address)
         again.say("go")
         done = [peer.wait_for("done") for peer in peers]
         totals = again.wait_for("done")["node"]["totals"]
-        assert [peer.process.wait(30) for peer in [*peers, again]] == [0, 0, 0, 0]
+        assert [peer.wait(30) for peer in [*peers, again]] == [0, 0, 0, 0]
     assert totals["batches"] == totals["consumed"] == BATCHES
     assert totals["repeated"] == totals["spent"] == 0
     assert consumed(tmp_path, done[0]["known"]) == Counter(range(1, BATCHES + 1))
@@ -168,4 +158,4 @@ def test_a_generator_that_is_told_to_stop() -> None:
         event = dealing.wait_for("done")
         assert event["reason"] == "SIGTERM"
         assert event["node"]["totals"]["batches"] == 0
-        assert dealing.process.wait(30) == 0
+        assert dealing.wait(30) == 0
