@@ -114,6 +114,17 @@ def test_adding_is_decoding_and_adding(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_place_of_it_is_added_so_many_times(name: str, size: int) -> None:
+    form = encoded(name, noise(size), 0.2)
+    for start, stop in ((0, size), (size // 3, size), (size // 4, size // 2 + 1), (0, 1)):
+        flat = noise(stop - start, 1)
+        expected = flat + 0.5 * form.decoded()[start:stop]
+        form.add_to(flat, start=start, times=0.5)
+        torch.testing.assert_close(flat, expected)
+
+
+@pytest.mark.parametrize("name", CODED)
 def test_the_same_numbers_give_the_same_bytes(name: str) -> None:
     values = noise(70_001)
     one, other = Encoder(Choice(name), 70_001), Encoder(Choice(name), 70_001)

@@ -307,6 +307,36 @@ def test_a_large_model_goes_from_turns_to_a_codec_and_back(shared: bool) -> None
         torch.testing.assert_close(background.weights, torch.full((SIZE,), made))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_all_that_a_codec_has_left_out_of_a_large_model_leaves_in_parts(shared: bool) -> None:
+    places = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    rule = Shared(Making(size=SIZE, places=places)) if shared else Plain()
+    coding = OneCodec(Encoder(Choice("topk", 0.25), SIZE))
+    it = bench(rule, turns=Turns(places), coding=coding)
+    gained = torch.arange(1.0, 1.0 + SIZE)
+    for steps in (2, 1):  # once with a step that is in no update, once with what is left alone
+        for step in range(steps):
+            it.background.room = step == 0
+            it.publisher.look.ahead()
+            it.parameter.grad = -gained
+            it.step(gained)
+        before = len(it.background.committed)
+        with it.publisher.exactly():
+            it.publisher.publish_all()
+        parts = [
+            set(each.nonzero().flatten().tolist()) for each in it.background.committed[before:]
+        ]
+        assert len(parts) == len(places)
+        for part, place in zip(parts, places, strict=True):
+            assert part <= set(range(SIZE)[place])
+        assert not it.publisher.unpublished.any
+        assert it.publisher.encoded
+        assert torch.equal(it.values, it.background.weights)
+    assert rule.rest() is None
+    if not shared:
+        torch.testing.assert_close(it.background.weights, 3 * gained)
+
+
 class Ahead:
     """A rule with a view: it keeps the gains itself, publishes half of them, and has the next
     gradient taken one further than the weights for each update it has seen."""

@@ -154,7 +154,8 @@ def test_what_others_have_not_seen_stands_for_what_they_do() -> None:
 def test_what_encoding_left_out_is_in_the_next_update() -> None:
     rule, encoder = in_company(), Encoder(Choice("int8"), SIZE)
     rule.stepped(Steps(numbers(1)))
-    asked = rule.update(Steps(torch.zeros(SIZE))).clone()
+    made = rule.update(Steps(torch.zeros(SIZE)))
+    memory, asked = made.data_ptr(), made.clone()
     sent = encoder.encode(asked)
     rule.applied(sent, own=True)
     left = asked - sent.decoded()
@@ -166,6 +167,7 @@ def test_what_encoding_left_out_is_in_the_next_update() -> None:
     torch.testing.assert_close(offset(rule), offset(plain) + left)
     made, without = (each.update(Steps(torch.zeros(SIZE))) for each in (rule, plain))
     torch.testing.assert_close(made, without + left)
+    assert made.data_ptr() == memory, "models are large: what is left out is no model beside them"
     assert rule.rest() is None
 
 

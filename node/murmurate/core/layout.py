@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 
 from murmurate.core import buffers, second_moments
@@ -278,8 +279,8 @@ class Layout:
     def equal(self, parameters: Sequence[torch.Tensor], weights: torch.Tensor) -> bool:
         """Whether the parameters are what scattering these weights makes of them."""
         row = self.in_line(parameters)
-        if row is not None:
-            return torch.equal(row, weights[: self.trained])
+        if row is not None:  # numpy takes a quarter of the time of `torch.equal`
+            return np.array_equal(row.detach().numpy(), weights[: self.trained].numpy())
         return all(
             torch.equal(p.detach(), flat.to(p.device, p.dtype))
             for p, flat in zip(parameters, self._views(weights, parameters), strict=True)

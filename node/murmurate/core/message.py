@@ -68,8 +68,9 @@ class Part(Protocol):
     def norm(self) -> float:
         """A bound of the norm of what it stands for; not finite: neither is that."""
 
-    def add_to(self, flat: torch.Tensor) -> None:
-        """Decode and add in one pass, in place."""
+    def add_to(self, flat: torch.Tensor, *, start: int = 0, times: float = 1.0) -> None:
+        """Decode and add in one pass, in place, so many times; `flat` has the model's numbers from
+        `start` on, all or some of them."""
 
 
 Delta: TypeAlias = torch.Tensor | Part | tuple[Part, ...]

@@ -67,7 +67,7 @@ class Ending:
         """Publish all that is in no update yet, room or not."""
         self._port.check()
         if self._publisher.unpublished.any:
-            with self._interrupts.held_back():
+            with self._interrupts.held_back(), self._publisher.exactly():
                 self._publisher.publish_all()
             self._port.flush(at_once=True)
 
@@ -153,15 +153,16 @@ class Ending:
         be. What is left of the time."""
         began = time.monotonic()
         publisher = self._publisher
-        while publisher.unpublished.any:
-            left_s = began + timeout_s / 2 - time.monotonic()
-            most_s = ROOM_FOR_PART_S if publisher.in_turns else ROOM_S
-            room = self._follow(publisher.has_room, min(left_s, most_s))
-            if not room or not publisher.in_turns:
-                break
-            with self._interrupts.held_back():
-                publisher.publish()
-            self._port.flush(at_once=True)
+        with publisher.exactly():
+            while publisher.unpublished.any:
+                left_s = began + timeout_s / 2 - time.monotonic()
+                most_s = ROOM_FOR_PART_S if publisher.in_turns else ROOM_S
+                room = self._follow(publisher.has_room, min(left_s, most_s))
+                if not room or not publisher.in_turns:
+                    break
+                with self._interrupts.held_back():
+                    publisher.publish()
+                self._port.flush(at_once=True)
         self.publish()
         return timeout_s - (time.monotonic() - began)
 

@@ -11,7 +11,8 @@ All of it is for the thread that trains, the only one that writes weights and pa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ class Publisher:
         self.look = Look(self.placed, rule, gain, self.statistics)
         """Sets the parameters for a gradient, or for whoever looks at the model."""
         self._bad_steps = BadSteps(background)
+        self._exactly = False
         self._coded_bytes = layout.nbytes
         """What the last update took, encoded."""
 
@@ -83,7 +85,7 @@ class Publisher:
     @property
     def _encoder(self) -> Encoder | None:
         """Of the next update."""
-        return self._coding.encoder
+        return None if self._exactly else self._coding.encoder
 
     @property
     def encoded(self) -> bool:
@@ -216,6 +218,16 @@ class Publisher:
                 self.placed.to_weights()
         self.start_batch()
 
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """A large model's updates leave as they are, a part at a time, meanwhile: all that a codec
+        has left out at once would be a whole model more, here and with each of the others."""
+        self._exactly = self.unpublished.turns is not None and self.source is None
+        try:
+            yield
+        finally:
+            self._exactly = False
+
     def publish_all(self) -> None:
         """Publish all that the parameters have and no update has: exactly, so that the weights are
         then the parameters."""
@@ -229,9 +241,10 @@ class Publisher:
         it is not worth an update."""
         assert self._encoder is not None
         self.look.at_weights()
-        rest = self.placed.gained(ALL)
-        if (left := self._rule.rest()) is not None:
-            rest.add_(left)
+        rest = self._rule.rest()
+        if rest is None or not self.placed.at_weights:
+            gained = self.placed.gained(ALL)
+            rest = gained if rest is None else rest.add_(gained)
         rest[self._layout.trained :] = 0.0
         update = self._encoder.encode_last(rest.mul_(share))
         if update is not None:

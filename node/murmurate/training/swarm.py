@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.core.clock import Clock
 from murmurate.core.figures.counters import Learned
 from murmurate.core.figures.update_intervals import UpdateIntervals
@@ -274,6 +275,7 @@ class Swarm(SharedProgress):
             self.follow(port.others.is_level, min(timeout_s, LEVEL_S))
         del back  # it is larger than the model
         port.let_go()
+        buffers.release()  # what a whole model came in is not needed again soon
         Gathering(self._figures, self.follow).wait(wait_for)
         self._figures.waited(time.monotonic() - began)
         self.publisher.begin()

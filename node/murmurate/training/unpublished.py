@@ -75,6 +75,7 @@ class UnpublishedSteps:
         self.residual = residual
         if self.turns is not None:
             self.turns.forget()
+            self.turns.left_out(anything=residual)
 
     def part_published(self) -> None:
         """Only the part whose turn it was."""
@@ -98,6 +99,8 @@ class UnpublishedSteps:
 
     def go_on(self, state: Mapping[str, Any]) -> bool:
         """With those of an earlier life. False: it published in other parts, and they are lost."""
+        if self.turns is not None:
+            self.turns.left_out(anything=self.residual)
         if not state["steps"]:
             return True
         if (state["turns"] is None) != (self.turns is None):

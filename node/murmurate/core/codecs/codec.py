@@ -55,9 +55,10 @@ class Encoded:
     def nbytes(self) -> int:
         return self.data.numel()
 
-    def add_to(self, flat: torch.Tensor) -> None:
-        """Decode and add, block by block. The result is the same on every machine, to the bit."""
-        _ADD[self.codec](self, flat)
+    def add_to(self, flat: torch.Tensor, *, start: int = 0, times: float = 1.0) -> None:
+        """Decode and add, block by block. The result is the same on every machine, to the bit.
+        `flat`: the model's numbers from `start` on, all or some; `times`: for one's own use."""
+        _ADD[self.codec](self, flat, start, times)
 
     def norm(self) -> float:
         """Of what is decoded (int8: at most); NaN or inf where a number is not finite."""
@@ -157,12 +158,13 @@ def _bf16(form: Encoded) -> torch.Tensor:
     return _little(form.data, 2)[: 2 * form.size].view(torch.bfloat16)
 
 
-def _add_bf16(form: Encoded, flat: torch.Tensor) -> None:
+def _add_bf16(form: Encoded, flat: torch.Tensor, start: int, times: float) -> None:
+    numbers = _bf16(form)[start : start + flat.numel()]
     scratch = torch.empty(min(BLOCK, form.size))
-    for part, into in zip(torch.split(_bf16(form), BLOCK), torch.split(flat, BLOCK), strict=True):
+    for part, into in zip(torch.split(numbers, BLOCK), torch.split(flat, BLOCK), strict=True):
         wide = scratch[: part.numel()]
         wide.copy_(part)
-        into.add_(wide)
+        into.add_(wide, alpha=times)
 
 
 def _norm_bf16(form: Encoded) -> float:
@@ -235,19 +237,21 @@ def _int8(size: int, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return scales, data[start : start + size].view(torch.int8)
 
 
-def _add_int8(form: Encoded, flat: torch.Tensor) -> None:
-    size = form.size
+def _add_int8(form: Encoded, flat: torch.Tensor, start: int, times: float) -> None:
+    size, stop = form.size, start + flat.numel()
     scales, numbers = _int8(size, form.data)
     scratch = torch.empty(min(BLOCK, size))
-    whole = size // ROW * ROW
-    for at in range(0, whole, BLOCK):
-        end = min(at + BLOCK, whole)
+    for at in range(start // ROW * ROW, stop, BLOCK):
+        end = min(at + BLOCK, size)
         wide = scratch[: end - at]
         wide.copy_(numbers[at:end])
-        wide.view(-1, ROW).mul_(scales[at // ROW : end // ROW].unsqueeze(1))
-        flat[at:end].add_(wide)
-    if whole < size:
-        flat[whole:].add_(numbers[whole:].float().mul_(scales[-1]))
+        whole = len(wide) // ROW
+        factors = scales[at // ROW : at // ROW + whole].unsqueeze(1)
+        wide[: whole * ROW].view(-1, ROW).mul_(factors)
+        if whole * ROW < len(wide):  # the last row of all
+            wide[whole * ROW :].mul_(scales[-1])
+        first, last = max(at, start), min(end, stop)
+        flat[first - start : last - start].add_(wide[first - at : last - at], alpha=times)
 
 
 def _norm_int8(form: Encoded) -> float:
@@ -263,13 +267,18 @@ def _encode_topk(flat: torch.Tensor, part: float, scratch: torch.Tensor) -> torc
     return torch.from_numpy(topk.encode(flat.numpy(), part, scratch.numpy()))
 
 
-def _add_topk(form: Encoded, flat: torch.Tensor) -> None:
-    indices, values = topk.decode(form.data.numpy())
-    np.add.at(flat.numpy(), indices, values)  # half the time of `flat[indices] += values`
+def _add_topk(form: Encoded, flat: torch.Tensor, start: int, times: float) -> None:
+    into, stop = flat.numpy(), start + flat.numel()
+    for indices, values in topk.decode(form.data.numpy()):
+        first, last = np.searchsorted(indices, (start, stop))
+        there, what = indices[first:last] - np.int32(start), values[first:last]
+        if times != 1.0:
+            what = what * np.float32(times)
+        np.add.at(into, there, what)  # half the time of `into[there] += what`
 
 
 def _norm_topk(form: Encoded) -> float:
-    return float(np.linalg.norm(topk.values(form.data.numpy()).astype(np.float64)))
+    return topk.norm(form.data.numpy())
 
 
 # -- span: a part of the numbers, as they are ----------------------------------------------------
@@ -309,9 +318,12 @@ def place_of(messages: Iterable[object]) -> slice:
     return slice(start, max((place.stop for place in places), default=0))
 
 
-def _add_span(form: Encoded, flat: torch.Tensor) -> None:
+def _add_span(form: Encoded, flat: torch.Tensor, start: int, times: float) -> None:
     place, numbers = span.opened(_little(form.data, 4))
-    flat[place].add_(numbers)
+    first, last = max(place.start, start), min(place.stop, start + flat.numel())
+    if first < last:
+        there = numbers[first - place.start : last - place.start]
+        flat[first - start : last - start].add_(there, alpha=times)
 
 
 def _norm_span(form: Encoded) -> float:

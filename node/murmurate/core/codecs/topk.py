@@ -17,6 +17,9 @@ read the same.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +35,8 @@ SHIFT = 20
 """Bits of a float32 that a code leaves out; it has those above: the exponent, 3 of the fraction."""
 BASE_MAX = (1 << (31 - SHIFT)) - CODES
 HEAD = 8
+CHUNK = 1 << 18
+"""Entries at a time: of a large model they are many, and each is several numbers on its way."""
 _SIGN = np.int32(-(2**31))
 
 Bytes = NDArray[np.uint8]
@@ -46,28 +51,41 @@ def encode(flat: Floats, part: float, scratch: Floats) -> Bytes:
     """About a `part` of all, the largest; none that is 16 octaves below the largest of them."""
     indices, values = largest(flat, part, scratch)
     bits = values.view(np.int32)
+    chunks = [slice(at, at + CHUNK) for at in range(0, bits.size, CHUNK)]
+    base = max(0, max(int(_sizes(bits[chunk]).max()) for chunk in chunks) - CODES + 1)
+    gaps, coded, last = [], [], -1
+    for chunk in chunks:
+        codes, there = _sizes(bits[chunk]) - np.int32(base), indices[chunk]
+        code = codes.astype(np.uint8)
+        code |= (bits[chunk] < 0).view(np.uint8) << np.uint8(7)
+        if int(codes.min()) < 0:
+            near = codes >= 0
+            there, code = there[near], code[near]
+        if there.size:
+            gaps.append(_gaps(there, last))
+            coded.append(code)
+            last = int(there[-1])
+    count, entries = (sum(each.size for each in some) for some in (gaps, coded))
+    data = np.zeros(HEAD + _filled(count) + _filled(entries), dtype=np.uint8)
+    data[:HEAD] = np.array([count, base], dtype="<u4").view(np.uint8)
+    np.concatenate(gaps, out=data[HEAD : HEAD + count])
+    start = HEAD + _filled(count)
+    np.concatenate(coded, out=data[start : start + entries])
+    return data
+
+
+def _sizes(bits: Indices) -> Indices:
+    """The magnitudes of these floats, of as many bits as a code is of, more or less."""
     sizes = bits & ~_SIGN
     # Half a step is added: rounded to the nearest. Not where it is not finite: that must be seen.
     sizes += np.where(sizes < 0x7F800000, np.int32(1 << (SHIFT - 1)), np.int32(0))
     sizes >>= SHIFT
-    base = max(0, int(sizes.max()) - CODES + 1)
-    codes = sizes - np.int32(base)
-    if int(codes.min()) < 0:
-        near = codes >= 0
-        indices, codes, bits = indices[near], codes[near], bits[near]
-    coded = codes.astype(np.uint8)
-    coded |= (bits < 0).view(np.uint8) << np.uint8(7)
-    gaps = _gaps(indices)
-    data = np.zeros(HEAD + _filled(gaps.size) + _filled(coded.size), dtype=np.uint8)
-    data[:HEAD] = np.array([gaps.size, base], dtype="<u4").view(np.uint8)
-    data[HEAD : HEAD + gaps.size] = gaps
-    start = HEAD + _filled(gaps.size)
-    data[start : start + coded.size] = coded
-    return data
+    return sizes
 
 
-def _gaps(indices: Indices) -> Bytes:
-    between = np.diff(indices, prepend=np.int32(-1)) - np.int32(1)
+def _gaps(indices: Indices, last: int) -> Bytes:
+    """From the one before them, which is the last of those before, each to the next."""
+    between = np.diff(indices, prepend=np.int32(last)) - np.int32(1)
     far = between // FAR
     if not far.any():
         return between.astype(np.uint8)
@@ -103,20 +121,34 @@ def check(size: int, data: Bytes) -> None:
         raise RemoteProtocolError("push.parts", f"topk: an index that is not below {size}")
 
 
-def decode(data: Bytes) -> tuple[Indices, Floats]:
-    """Where, rising, and what; of bytes that were checked."""
-    count, _ = _head(data)
-    gaps = data[HEAD : HEAD + count]
-    near = gaps != FAR
-    ends = np.cumsum(gaps + near.astype(np.int32), dtype=np.int32)
-    return (ends if near.all() else ends[near]) - np.int32(1), values(data)
-
-
-def values(data: Bytes) -> Floats:
+def decode(data: Bytes) -> Iterator[tuple[Indices, Floats]]:
+    """Where, rising, and what; of bytes that were checked. So many at a time, for models are
+    large."""
     count, base = _head(data)
-    entries = int(np.count_nonzero(data[HEAD : HEAD + count] != FAR))
+    gaps = data[HEAD : HEAD + count]
     start = HEAD + _filled(count)
-    coded = data[start : start + entries]
+    passed = np.int32(0)
+    for at in range(0, count, CHUNK):
+        some = gaps[at : at + CHUNK]
+        near = some != FAR
+        ends = np.cumsum(some + near.astype(np.int32), dtype=np.int32)
+        ends += passed
+        passed = ends[-1]
+        entries = int(np.count_nonzero(near))
+        coded = data[start : start + entries]
+        start += entries
+        yield (ends if entries == ends.size else ends[near]) - np.int32(1), _values(coded, base)
+
+
+def norm(data: Bytes) -> float:
+    """Of what is decoded; NaN or inf where a number is not finite."""
+    total = 0.0
+    for _, found in decode(data):
+        total = math.hypot(total, float(np.linalg.norm(found.astype(np.float64))))
+    return total
+
+
+def _values(coded: Bytes, base: int) -> Floats:
     bits = (coded & np.uint8(CODES - 1)).astype(np.int32)
     bits += np.int32(base)
     bits <<= SHIFT
@@ -160,8 +192,7 @@ def _above(
     flat: Floats, threshold: float, scratch: Floats, most: int
 ) -> tuple[Indices, Floats] | None:
     """What is not at most the threshold (so NaN is); None: more than `most`."""
-    indices: list[Indices] = []
-    values: list[Floats] = []
+    indices, values = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.float32)
     mask = np.empty(scratch.size, dtype=bool)
     count = 0
     for at in range(0, flat.size, scratch.size):
@@ -171,12 +202,12 @@ def _above(
         np.less_equal(size, threshold, out=above)
         np.logical_not(above, out=above)
         places = np.flatnonzero(above)
-        count += len(places)
+        before, count = count, count + len(places)
         if count > most:
             return None
-        values.append(block[places])
-        indices.append((places + at).astype(np.int32))
-    return np.concatenate(indices), np.concatenate(values)
+        values[before:count] = block[places]
+        indices[before:count] = places + at
+    return indices[:count], values[:count]
 
 
 def _exactly(flat: Floats, wanted: int) -> tuple[Indices, Floats]:

@@ -50,9 +50,12 @@ class PartOfGain(TakesGains):
     def _taken(self, span: Span) -> None:
         self._gain.add_(span.gained())
 
-    def _make(self, place: PublishedPlace, update: torch.Tensor) -> None:
-        gain = self._gain[place.place]
-        torch.mul(gain, self._scale(self.company), out=update)
+    def _make(self, place: PublishedPlace, update: torch.Tensor, *, onto: bool) -> None:
+        gain, scale = self._gain[place.place], self._scale(self.company)
+        if onto:
+            update.add_(gain, alpha=scale)
+        else:
+            torch.mul(gain, scale, out=update)
         gain.zero_()
 
     def _look(self, place: PublishedPlace, here: torch.Tensor) -> None:

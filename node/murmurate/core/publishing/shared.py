@@ -118,18 +118,20 @@ class Shared(TakesGains):
 
     # -- what is published, and where a gradient is taken ----------------------------------------
 
-    def _make(self, place: _SharedPlace, update: torch.Tensor) -> None:
+    def _make(self, place: _SharedPlace, update: torch.Tensor, *, onto: bool) -> None:
         if self._likeness is not None and self._known and place is self._parts[0]:
             self._likeness.gained(self._gain)
-        if place.count:
-            torch.mul(self._sum[place.place], 1.0 / place.count, out=update)
-        else:
-            update.zero_()
-        blend = self._form.blend
-        for own in self._unseen(place) if blend else ():
-            add_there(update.mul_(1.0 - blend), own, place.place, blend)
         gain, beta = self._gain[place.place], self._momentum(place.steps)
-        update.mul_(beta).add_(gain, alpha=self._step(beta) / self.company.members)
+        blend = self._form.blend
+        unseen = self._unseen(place) if blend else []
+        weight = beta * (1.0 - blend) ** len(unseen) / place.count if place.count else 0.0
+        if onto:
+            update.add_(self._sum[place.place], alpha=weight)
+        else:
+            torch.mul(self._sum[place.place], weight, out=update)
+        for later, own in enumerate(reversed(unseen)):
+            add_there(update, own, place.place, beta * blend * (1.0 - blend) ** later)
+        update.add_(gain, alpha=self._step(beta) / self.company.members)
         gain.zero_()
 
     def _look(self, place: _SharedPlace, here: torch.Tensor) -> None:

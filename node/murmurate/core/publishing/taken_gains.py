@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from murmurate.core.codecs.codec import span_in
 from murmurate.core.message import Part, Push
 from murmurate.core.publishing.company import Company
 from murmurate.core.publishing.rule import Making, Span
@@ -60,8 +59,9 @@ class TakesGains(ABC):
         """Add what the last step gained to the gain."""
 
     @abstractmethod
-    def _make(self, place: Any, update: torch.Tensor) -> None:
-        """Write the update of what was gained there into memory for it; the gain is then zero."""
+    def _make(self, place: Any, update: torch.Tensor, *, onto: bool) -> None:
+        """Write the update of what was gained there into memory for it, or add it `onto` what is in
+        it; the gain is then zero."""
 
     @abstractmethod
     def _look(self, place: Any, here: torch.Tensor) -> None:
@@ -91,11 +91,15 @@ class TakesGains(ABC):
         places = [each for each in self._places if span.place in (each.place, slice(None))]
         whole = len(places) == len(self._places)
         self.company.parts = 1 if whole else len(self._places)
-        update = span.gained() if self._alone else span.room()
+        onto = whole and not self._alone and self._rest is not None
+        if self._rest is not None and onto:  # made in its memory, for models are large
+            update, self._rest = self._rest, None
+        else:
+            update = span.gained() if self._alone else span.room()
         for place in places:
             there = update[place.place] if len(places) > 1 else update
             if not self._alone:
-                self._make(place, there)
+                self._make(place, there, onto=onto)
             self._with_rest(place, there)
             place.span, place.steps = max(1, place.steps), 0
         if whole:  # else what waits for its turn is in the gain
@@ -178,27 +182,22 @@ class TakesGains(ABC):
                 self._rest = None  # or it would be a model that is kept for nothing
 
     def _keep_rest(self, sent: AnyUpdate) -> None:
-        """What of the update that was asked for is not in the one that was sent."""
+        """What of the update that was asked for is not in the one that was sent; in its memory."""
         asked, self._asked = self._asked, None
         if asked is not None and not isinstance(sent, torch.Tensor):
-            left = asked.neg()
-            add(left, sent)
-            self._rest = left.neg_()
+            add(asked.neg_(), sent)
+            self._rest = asked.neg_()
 
 
 def add_there(here: torch.Tensor, own: OwnUpdate, place: slice, times: float) -> None:
     """Add an own update of this place, so many times, to `here`: the first so many numbers of it.
 
-    What lies plain in an update is added as it lies there, for models are large.
+    It is added as it lies there, or is decoded block by block, for models are large.
     """
     if isinstance(own, torch.Tensor):
         here.add_(own[place][: len(here)], alpha=times)
-    elif (found := span_in(own)) is not None and found[0] == place:
-        here.add_(found[1][: len(here)], alpha=times)
     else:
-        whole = torch.zeros(own.size, dtype=here.dtype)
-        own.add_to(whole)
-        here.add_(whole[place][: len(here)], alpha=times)
+        own.add_to(here, start=place.start or 0, times=times)
 
 
 def add(flat: torch.Tensor, update: AnyUpdate) -> None:

@@ -16,13 +16,15 @@ from murmurate.core.clock import Clock
 class Turns:
     """The parts of one node's parameters, and what of them is not published yet."""
 
-    __slots__ = ("_contexts", "_next", "_started", "_steps", "places")
+    __slots__ = ("_contexts", "_next", "_rest", "_started", "_steps", "places")
 
     def __init__(self, places: Sequence[slice]) -> None:
         self.places = tuple(places)
         self._next = 0
         self._steps = [0] * len(self.places)
         """In each part, not published."""
+        self._rest = [False] * len(self.places)
+        """Whether encoding has left something out there."""
         self._contexts = [Clock()] * len(self.places)
         self._started = [0.0] * len(self.places)
 
@@ -49,7 +51,7 @@ class Turns:
     @property
     def waiting(self) -> bool:
         """Whether any part has something to publish."""
-        return any(self._steps)
+        return any(self._steps) or any(self._rest)
 
     def begin(self, context: Clock, now: float) -> None:
         """A batch is begun on these weights: the first for parts that are published."""
@@ -62,10 +64,11 @@ class Turns:
 
     def published(self) -> None:
         """The part whose turn it was. The next one is on, of those with something to publish."""
-        self._steps[self._next] = 0
+        self._steps[self._next], self._rest[self._next] = 0, False
         count = len(self.places)
         after = [(self._next + ahead) % count for ahead in range(1, count + 1)]
-        self._next = next((part for part in after if self._steps[part]), after[0])
+        waiting = (part for part in after if self._steps[part] or self._rest[part])
+        self._next = next(waiting, after[0])
 
     def state(self) -> list[list[Any]]:
         """What a restart goes on with: of each part its steps, and the clock of the first."""
@@ -83,3 +86,8 @@ class Turns:
     def forget(self) -> None:
         """All parts are as in the weights: published at once, or taken back."""
         self._steps = [0] * len(self.places)
+        self.left_out(anything=False)
+
+    def left_out(self, *, anything: bool = True) -> None:
+        """Of all parts encoding has left something out, which is in no update."""
+        self._rest = [anything] * len(self.places)
