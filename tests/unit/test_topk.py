@@ -26,7 +26,8 @@ def taken(values: torch.Tensor, part: float = 0.01) -> torch.Tensor:
 
 
 def count(values: torch.Tensor, part: float = 0.01) -> int:
-    return len(decode(encoded("topk", values, part).data.numpy())[0])
+    found = decode(encoded("topk", values, part).data.numpy())
+    return sum(len(indices) for indices, _ in found)
 
 
 def naive(data: bytes) -> dict[int, float]:
@@ -134,7 +135,8 @@ def test_read_byte_by_byte_it_is_the_same(size: int, part: float, seed: int) -> 
     values = noise(size, seed)
     form = encoded("topk", values, part)
     check_bytes("topk", size, form.nbytes)
-    indices, numbers = decode(opened("topk", size, form.data).data.numpy())
+    chunks = list(decode(opened("topk", size, form.data).data.numpy()))
+    indices, numbers = (np.concatenate(some) for some in zip(*chunks, strict=True))
     assert naive(bytes(form.data.numpy())) == dict(zip(indices, numbers, strict=True))
     assert np.all(np.diff(indices) > 0)
     chosen, found = largest(values.numpy(), part, np.empty(size, dtype=np.float32))
@@ -198,3 +200,20 @@ def test_the_example_of_the_wire_format() -> None:
     data = bytes.fromhex("0300000079030000 03ff2900 7ff70000")
     assert bytes(encoded("topk", values).data.numpy()) == data
     assert naive(data) == {3: 1.0, 300: -0.5}
+
+
+@pytest.mark.parametrize("part", [0.01, 0.25])
+@pytest.mark.parametrize("spread", [0.0, 9.0])
+def test_so_many_entries_at_a_time_are_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, part: float, spread: float
+) -> None:
+    """Also where some are far from the one before, and where some are too small to be sent."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(3000, generator=generator)
+    values *= torch.exp(spread * torch.randn(3000, generator=generator))
+    values[1000:2500] = 0.0
+    at_once = encoded("topk", values, part)
+    expected = at_once.decoded()
+    monkeypatch.setattr("murmurate.core.codecs.topk.CHUNK", 7)
+    assert torch.equal(encoded("topk", values, part).data, at_once.data)
+    assert torch.equal(at_once.decoded(), expected)

@@ -193,6 +193,7 @@ def start(
     update_bytes = span.turn_bytes(layout.size) if turns is not None else 0
     settings = _settings(options, keeper, encoded=encoder is not None, update_bytes=update_bytes)
     runtime = Runtime(settings, layout, weights, transport, keeper)
+    del weights  # a snapshot may bring others, and then these are a model in memory for nothing
     if options.metrics is not None:
         runtime.serve(pages(runtime, options.metrics, options.credentials))
     try:
