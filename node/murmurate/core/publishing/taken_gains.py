@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from murmurate.core import buffers
 from murmurate.core.message import Part, Push
 from murmurate.core.publishing.company import Company
 from murmurate.core.publishing.rule import Making, Span
@@ -177,7 +178,9 @@ class TakesGains(ABC):
     def _with_rest(self, place: PublishedPlace, update: torch.Tensor) -> None:
         if self._rest is not None:
             update.add_(self._rest[place.place])
-            self._rest[place.place].zero_()
+            buffers.forget(
+                self._rest[place.place].zero_()
+            )  # its memory, where it is a part of a large model
             if not self._rest.any():
                 self._rest = None  # or it would be a model that is kept for nothing
 
