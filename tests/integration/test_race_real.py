@@ -81,9 +81,13 @@ def lives(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("how", ["real", "virtual"])
-def test_cells_under_way_end_with_a_race_that_is_killed(how: str, tmp_path: Path) -> None:
-    """Else they would share the machine with those of the race that is started again."""
+@pytest.mark.parametrize(
+    ("how", "by"),
+    [("real", signal.SIGKILL), ("virtual", signal.SIGKILL), ("virtual", signal.SIGINT)],
+)
+def test_cells_under_way_end_with_their_race(how: str, by: signal.Signals, tmp_path: Path) -> None:
+    """Else they would share the machine with those of the race that is started again, or who
+    interrupts it would wait for them."""
     file = tmp_path / "long.toml"
     text = FILE.replace("samples = 4000", "seconds = 100000").replace("real", how)
     file.write_text(text, encoding="utf-8")
@@ -94,8 +98,13 @@ def test_cells_under_way_end_with_a_race_that_is_killed(how: str, tmp_path: Path
         while len(under_way) < 3 and time.monotonic() < until:
             under_way |= set(below(race.pid))
             time.sleep(0.01)
-        race.kill()
+        race.send_signal(by)
+        try:
+            race.wait(60)
+        except subprocess.TimeoutExpired:
+            race.kill()
     try:
+        assert race.returncode == (130 if by == signal.SIGINT else -by)
         assert len(under_way) >= 3
         while any(map(lives, under_way)) and time.monotonic() < until + 30:
             time.sleep(0.05)
