@@ -15,8 +15,16 @@ from murmurate.study.lab.page import Line, chart
 from murmurate.study.lab.relief import relief
 from murmurate.study.race import up_options
 from murmurate.study.reproduce import paper_002, paper_003, sparse_convex, stale_vectors
-from murmurate.study.reproduce.claim import AGREES, DIFFERS, NOT_BUILT, NOT_RUN
+from murmurate.study.reproduce.claim import (
+    AGREES,
+    DIFFERS,
+    NOT_BUILT,
+    NOT_RUN,
+    Effort,
+    PaperStudy,
+)
 from murmurate.study.reproduce.hub_cells import HubCell, HubCells
+from murmurate.study.reproduce.paper_002_tables import tables
 from murmurate.study.reproduce.training import NotHere
 from murmurate.workloads.word2vec import rows_of
 
@@ -138,6 +146,44 @@ def test_a_cell_is_trained_once_and_counts_nc_as_ten() -> None:
     assert (str(cells.get(one)), cells.get(one).counted) == ("NC", 10.0)
     assert "--own-samples=3200" in calls[0]
     assert "--samples=6400" in HubCell(workers=2, own=False).options(6400, 0)
+
+
+def test_each_table_of_002_has_all_its_rows(tmp_path: Path) -> None:
+    """Trained by nobody: momentum 0.99 comes to nothing, one slow worker costs split labels 30
+    points if each ends alone, and compensation costs another 5."""
+
+    def train(*options: str) -> dict[str, Any]:
+        lost = 30 * ("--split=labels" in options and "--slow=node-0=0.09" in options)
+        lost = lost if any(each.startswith("--own") for each in options) else 0
+        lost += 5 * any(each.startswith("--hub-dc") for each in options)
+        classes = [None, *(k / 10 for k in range(1, 10))]
+        whole = {"role": "coordinator", "precision_by_class": classes}
+        whole |= {"accuracy_by_class": classes, "f1_by_class": classes}
+        gone = "--hub-momentum=0.99" in options
+        return {"accuracy_mean": 0.8 - lost / 100, "nc": gone, "nodes": [whole]}
+
+    made = PaperStudy(paper="002", title="")
+    tables(made, Effort(), HubCells(6400, [0, 1], train))
+    rows = {
+        name.split(":")[0]: len(each)
+        for name, each in made.figures.items()
+        if name.endswith(": workers, split")
+    }
+    assert rows["Table II"] == 2 + 3 + 3 + 1
+    assert rows["Table III"] == 3 * 3
+    assert rows["Table IV"] == 3 * 3
+    assert rows["Tables V to VII"] == 4 * 2 * 3
+    ours = {(claim.where, claim.what): claim for claim in made.claims}
+    budget = next(c for (_, what), c in ours.items() if "one budget for all, 90 ms" in what)
+    assert budget.ours == "+0.0 ± 0.0 points (own epochs: +30.0 ± 0.0 points)"
+    assert "100% of the loss is the stop rule's" in budget.why
+    large = next(c for (_, what), c in ours.items() if "0.99 with 5 and 10" in what)
+    assert large.ours.startswith("12 of 12 cells NC or below 25 %: 10 to 10 %, NC in 24 of 24 runs")
+    assert large.verdict == AGREES
+    on = next(c for (_, what), c in ours.items() if "really on, λ = 5" in what)
+    assert on.ours == "-5.0 ± 0.0 points"
+    gaussian = next(c for (_, what), c in ours.items() if "momentum up to 0.9" in what)
+    assert gaussian.ours == "+0.0 ± 0.0 points"
 
 
 def test_proposition_1_bounds_the_steps_and_asks_for_more_with_the_lag() -> None:
