@@ -10,6 +10,7 @@ from murmurate.core.values.member_half import RULES_OF
 from murmurate.errors import ConfigError
 from murmurate.programs.cli.options import (
     Commands,
+    above_zero,
     command,
     given,
     nodes,
@@ -66,7 +67,7 @@ examples:
     plan.add_argument("--parameters", metavar="N", type=positive, help="of the model")
     plan.add_argument("--every", metavar="N", type=positive, default=1, help="steps in an update")
     plan.add_argument("--delay-s", metavar="S", type=seconds, default=0.0, help="one way")
-    plan.add_argument("--link-bytes-s", metavar="N", type=seconds, help="of each link")
+    plan.add_argument("--link-bytes-s", metavar="N", type=above_zero, help="of each link")
     plan.add_argument("--workload", metavar="NAME", help="measured on this machine")
     plan.add_argument("--data", metavar="PATH", help="where the workload's files are")
     plan.add_argument("--status", metavar="ADDRESS", help="host:port of a running node")

@@ -62,20 +62,23 @@ def whole(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    number = whole(text)
-    if number < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return number
+    return int(text)
 
 
 def seconds(text: str) -> float:
+    return above_zero(text, "a number of seconds")
+
+
+def above_zero(text: str, what: str = "a number") -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0")
+    return number
 
 
 def span(text: str) -> tuple[int, int]:
