@@ -40,10 +40,41 @@ def test_a_quick_run_writes_what_it_promises(tmp_path: Path) -> None:
     assert str(out) in done.stdout
 
 
-def test_an_unknown_scenario_is_named() -> None:
-    done = bench("unknown")
-    assert done.returncode == 2
-    assert "'unknown': expected core" in done.stderr
+BAD = (
+    (("run.py", "unknown", "--quick", "--json", "x"), "'unknown': expected core"),
+    (("converge.py", "--quick", "--out", "x", "--rules", "median"), "--rules 'median': expected"),
+    (
+        ("converge.py", "--quick", "--out", "x", "--text", "no/such/file"),
+        "--text no/such/file: there is no such file",
+    ),
+)
+EACH = """
+import contextlib, io, json, runpy, sys
+told = []
+for folder, (script, *words) in json.loads(sys.argv[1]):
+    sys.argv = [script, *words]
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            runpy.run_path(f"{folder}/{script}", run_name="__main__")
+        except SystemExit as end:
+            told.append((end.code, said.getvalue()))
+print(json.dumps(told))
+"""
+"""All in one process: to load what each imports takes seconds."""
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    asked = [(str(BENCH), words) for words, _ in BAD]
+    command = [sys.executable, "-c", EACH, json.dumps(asked)]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    for (code, said), (_, says) in zip(json.loads(done.stdout), BAD, strict=True):
+        assert code == 2
+        assert says in said.splitlines()[-1]
 
 
 @pytest.mark.slow

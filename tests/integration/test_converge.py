@@ -47,13 +47,3 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert all(row["value"] < 0 for row in rows), "a loss, and no accuracy"
     third = converge(out, *WHAT, "--regimes", "equal,narrow")
     assert "to do" not in third.stderr
-
-
-def test_bad_input_is_one_line(tmp_path: Path) -> None:
-    for arguments, says in (
-        (("--rules", "median"), "--rules 'median': expected"),
-        (("--text", "no/such/file"), "--text no/such/file: there is no such file"),
-    ):
-        done = converge(tmp_path / "x.jsonl", *arguments)
-        assert done.returncode == 2
-        assert says in done.stderr.splitlines()[-1]

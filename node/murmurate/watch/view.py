@@ -65,11 +65,16 @@ class LiveView:
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
 
+    @property
+    def due(self) -> bool:
+        """Whether a scene would be drawn now. To make one may cost more than to draw it."""
+        return time.monotonic() >= self._next
+
     def show(self, scene: Scene) -> None:
         """As often as one likes: it draws only when it is time."""
-        now = time.monotonic()
-        if now < self._next:
+        if not self.due:
             return
+        now = time.monotonic()
         if self.console.is_terminal:
             self._next = now + REFRESH_S
             self._live.update(live(scene), refresh=True)

@@ -230,15 +230,15 @@ class _Run:
         figures = self.engine.figures()
         for one in figures:
             self._note(one, now)
-        self.view.show(
-            Scene(
+        if self.view.due:
+            scene = Scene(
                 title=self.plan.config.train.workload,
                 elapsed_s=now,
                 part=self.part,
                 rows=self._rows(figures, now),
                 note=f"virtual, {time.monotonic() - began:.0f} s real",
             )
-        )
+            self.view.show(scene)
 
     def _rows(self, figures: Sequence[Figures], now: float) -> list[report.Json]:
         return [
