@@ -45,6 +45,7 @@ def node(argv: list[str]) -> None:
     parser.add_argument("--bytes", type=int, default=0)
     parser.add_argument("--rule", default="sum")
     parser.add_argument("--momentum", type=float, default=0.0)
+    parser.add_argument("--narrow", action="store_true")
     parser.add_argument("--peer")
     options = parser.parse_args(argv)
     import torch
@@ -75,7 +76,10 @@ def node(argv: list[str]) -> None:
 
 def _swarm(options: Any, model: Any, optimizer: Any, step: Any) -> dict[str, Any]:
     import murmurate
+    from murmurate.core.codecs import following
 
+    if options.narrow:  # whatever an update takes is too long: the codec follows
+        following.STEPS_LONG = following.STEPS_SHORT = 0
     peers = [options.peer] if options.peer else []
     name = f"node-{options.rank}"
     with murmurate.join(
@@ -109,9 +113,15 @@ def _last(process: subprocess.Popen[str]) -> dict[str, Any]:
     return report
 
 
-def repetition(model_bytes: int, rule: str = "sum", momentum: float = 0.0) -> dict[str, float]:
-    """MiB above a bare `import torch`, and in sizes of the model; the larger of two nodes."""
+def repetition(
+    model_bytes: int, rule: str = "sum", momentum: float = 0.0, *, narrow: bool = False
+) -> dict[str, float]:
+    """MiB above a bare `import torch`, and in sizes of the model; the larger of two nodes.
+
+    `narrow`: as if links were, so that updates go through a codec.
+    """
     how = ("--bytes", str(model_bytes), "--rule", rule, "--momentum", str(momentum))
+    how += ("--narrow",) if narrow else ()
     bare = _last(_start("torch"))["peak"]
     alone = _last(_start("alone", *how))["peak"]
     first = _start("node", *how)

@@ -197,14 +197,19 @@ def memory(report: Report, effort: Effort) -> None:
         report.add(f"{title}: without murmurate", (s["alone_mib"] for s in each), unit="MiB")
         report.add(f"{title}: node", (s["extra_mib"] for s in each), goal=goal, unit="MiB")
         report.add(f"{title}: in models", (s["extra_models"] for s in each), unit="x")
-        title = f"{title}, rule shared, momentum"
-        samples = few.interleaved(
-            {"memory": lambda size=size: memory_of.repetition(size, "shared", 0.9)}
-        )
-        report.keep(title, samples)
-        beside = [sample["beside_models"] for sample in samples["memory"]]
-        goal = Goal(value=5.0, at_most=True) if size >= LARGE_BYTES else None
-        report.add(f"{title}: models beside torch's own", beside, goal=goal, unit="x")
+        for narrow, where in ((False, ""), (True, ", as on narrow links")):
+            shared = f"{title}, rule shared, momentum{where}"
+            samples = few.interleaved(
+                {
+                    "memory": lambda size=size, narrow=narrow: memory_of.repetition(
+                        size, "shared", 0.9, narrow=narrow
+                    )
+                }
+            )
+            report.keep(shared, samples)
+            beside = [sample["beside_models"] for sample in samples["memory"]]
+            goal = Goal(value=5.0, at_most=True) if size >= LARGE_BYTES else None
+            report.add(f"{shared}: models beside torch's own", beside, goal=goal, unit="x")
 
 
 def start(report: Report, effort: Effort) -> None:

@@ -43,7 +43,10 @@ def test_links_and_moments() -> None:
         ({"speed": ["fast"]}, "--speed 'fast'"),
         ({"speed": ["node-7=1"]}, "--speed 'node-7': one of node-0, node-1, node-2"),
         ({"delay": ["-1"]}, "--delay-s '-1': [NAME=]NUMBER, seconds from 0 on"),
-        ({"link": ["0"]}, "--link-bytes-s '0': [NAME=]NUMBER, bytes in a second, above 0, such as"),
+        (
+            {"link": ["0"]},
+            "--link-bytes-s '0': [NAME=]NUMBER, bytes in a second, above 0 and below 1e15, such as",
+        ),
         ({"link": ["node-4=1e6"]}, "--link-bytes-s 'node-4': one of node-0"),
         ({"link": ["1e6"], "config": IST}, "--link-bytes-s: only with --mode gossip"),
         ({"join": ["node-1"]}, "--join 'node-1': NAME@SECONDS, virtual ones above 0, such as"),

@@ -110,7 +110,10 @@ class Keeper:
             ("name", memory.asked, self._asked or memory.asked),
         ):
             if theirs != mine:
-                raise CheckpointError(f"{where}: of {what} {theirs!r}, this node has {mine!r}")
+                raise CheckpointError(
+                    f"{where}: of {what} {theirs!r}, this node has {mine!r}: go on with the same"
+                    f" {what}, or in another folder"
+                )
         if memory.schema != self._layout.schema:
             raise CheckpointError(f"{where}: of another model{self._difference()}")
 

@@ -94,7 +94,10 @@ def compare(wish: Wish, other: Description, where: str) -> None:
     if other.run != wish.run:
         raise SchemaMismatch(f"{where} trains run {other.run!r}, this node {wish.run!r}")
     if other.rule != wish.rule:
-        raise SchemaMismatch(f"{where} trains with rule {other.rule!r}, this node {wish.rule!r}")
+        raise SchemaMismatch(
+            f"{where} trains with rule {other.rule!r}, this node {wish.rule!r}: all members need"
+            " the same"
+        )
     if other.schema != wish.layout.schema:
         theirs = [TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in other.tensors]
         what = wish.layout.difference(theirs) or "its schema hash differs"

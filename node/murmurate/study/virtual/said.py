@@ -15,9 +15,9 @@ BYTES_MAX = 1e15
 
 NUMBER = r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 ACCEPTED = {
-    "--speed": ("steps in a second, above 0", "node-0=0.25"),
-    "--delay-s": ("seconds from 0 on", "node-0=0.25"),
-    "--link-bytes-s": ("bytes in a second, above 0", "node-0=125000"),
+    "--speed": ("steps in a second, above 0 and below 1e9", "node-0=0.25"),
+    "--delay-s": ("seconds from 0 on, below 1e9", "node-0=0.25"),
+    "--link-bytes-s": ("bytes in a second, above 0 and below 1e15", "node-0=125000"),
 }
 
 
