@@ -13,6 +13,8 @@ COLOURS = (
 )  # fmt: skip
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
+LEGEND_LEFT, LEGEND_ROW, LETTER = 10, 16, 7
+"""LETTER: as wide as one is, about."""
 TICKS = 5
 ROOM = 0.03
 """Beyond the highest value, so that no line runs along the edge."""
@@ -27,10 +29,9 @@ th, td { padding: 4px 10px; border-bottom: 1px solid #e7e5e4; text-align: left;
 td.number, th.number { text-align: right; white-space: nowrap; }
 th { color: #57534e; font-weight: 600; }
 .agree { color: #15803d; } .differ { color: #b91c1c; } .open { color: #a16207; }
-.soft { color: #78716c; } figure { display: inline-block; margin: 6px 8px 6px 0; }
+.soft { color: #78716c; }
+figure { display: inline-block; margin: 6px 8px 6px 0; vertical-align: top; }
 code { background: #f5f5f4; padding: 1px 4px; border-radius: 3px; }
-svg text { font: 11px system-ui, sans-serif; fill: #44403c; }
-svg text.title { font-weight: 600; }
 """
 
 
@@ -84,12 +85,7 @@ def chart(
     heights = [*(p[1] for p in points), *(edge for line in known for b in line.band for edge in b)]
     across = _Scale([p[0] for p in points], LEFT, WIDTH - RIGHT, log=log_x)
     up = _Scale(heights, HEIGHT - BOTTOM, TOP, log=log_y)
-    began = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
-        f' width="{WIDTH}" height="{HEIGHT}" role="img">'
-        f'<text x="{LEFT}" y="15" class="title">{text(title)}</text>'
-    )
-    made = [began]
+    made = [f'<text x="{LEFT}" y="15" font-weight="600">{text(title)}</text>']
     for value, told in told_ticks(across.ticks()):
         at = across(value)
         made.append(
@@ -126,15 +122,35 @@ def chart(
             f' stroke-width="1.8"{dash}/>'
         )
         made += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in places]
-    return "<figure>" + "".join(made) + "</svg>" + _legend(known) + "</figure>"
+    return figure(made, HEIGHT, [line.name for line in known])
 
 
-def _legend(lines: Sequence[Line]) -> str:
-    named = [
-        f'<span style="color:{COLOURS[number % len(COLOURS)]}">&#9632;</span> {text(line.name)}'
-        for number, line in enumerate(lines)
-    ]
-    return f'<figcaption class="soft">{" &nbsp; ".join(named)}</figcaption>'
+def figure(drawn: Iterable[str], height: int, names: Sequence[str], more: str = "") -> str:
+    """What was drawn so high, and below it what each colour is, in one SVG that needs nothing of
+    the page: it can be a file of its own. `more`: a last line of text."""
+    legend = []
+    x, y = LEGEND_LEFT, height + 12
+    for number, name in enumerate(names):
+        wide = 24 + LETTER * len(name)
+        if x > LEGEND_LEFT and x + wide > WIDTH:
+            x, y = LEGEND_LEFT, y + LEGEND_ROW
+        colour = COLOURS[number % len(COLOURS)]
+        legend.append(
+            f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
+            f'<text x="{x + 14}" y="{y}">{text(name)}</text>'
+        )
+        x += wide
+    if more:
+        y += LEGEND_ROW
+        legend.append(f'<text x="{LEGEND_LEFT}" y="{y}">{text(more)}</text>')
+    whole = y + 8
+    return (
+        f'<figure><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {whole}"'
+        f' width="{WIDTH}" height="{whole}" role="img" font-family="system-ui, sans-serif"'
+        f' font-size="11" fill="#44403c"><rect width="{WIDTH}" height="{whole}" fill="#fff"/>'
+        + "".join([*drawn, *legend])
+        + "</svg></figure>"
+    )
 
 
 def _finite(line: Line, *, log_x: bool, log_y: bool) -> Line:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from murmurate.study.lab.page import COLOURS, text
+from murmurate.study.lab.page import COLOURS, WIDTH, figure, text
 
-WIDTH, HEIGHT, TOP = 460, 380, 26
+HEIGHT, TOP = 380, 26
 DARK, LIGHT = (30, 41, 90), (250, 240, 180)
 
 
@@ -25,11 +25,7 @@ def relief(
         return ""
     low, high = math.log(min(known)), math.log(max(known))
     wide, tall = WIDTH / len(across), (HEIGHT - TOP) / len(up)
-    made = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
-        f' width="{WIDTH}" height="{HEIGHT}" role="img">',
-        f'<text x="4" y="15" class="title">{text(title)}</text>',
-    ]
+    made = [f'<text x="4" y="15" font-weight="600">{text(title)}</text>']
     for row, line in enumerate(heights):
         for column, each in enumerate(line):
             good = math.isfinite(each) and each > 0
@@ -47,8 +43,7 @@ def relief(
         x = ((point[0] - across[0]) / step_x + 0.5) * wide
         return x, HEIGHT - ((point[1] - up[0]) / step_y + 0.5) * tall
 
-    legend = []
-    for number, (name, way) in enumerate(ways.items()):
+    for number, way in enumerate(ways.values()):
         colour = COLOURS[number % len(COLOURS)]
         places = [place(point) for point in way]
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
@@ -60,11 +55,5 @@ def relief(
             f'<rect x="{c - 4:.1f}" y="{d - 4:.1f}" width="8" height="8" fill="{colour}"'
             ' stroke="white"/>'
         )
-        legend.append(f'<span style="color:{colour}">&#9632;</span> {text(name)}')
     levels = f"loss {math.exp(low):.3g} (dark) to {math.exp(high):.3g}"
-    caption = " &nbsp; ".join([*legend, text(levels)])
-    return (
-        "<figure>"
-        + "".join(made)
-        + f'</svg><figcaption class="soft">{caption}</figcaption></figure>'
-    )
+    return figure(made, HEIGHT, list(ways), more=levels)
