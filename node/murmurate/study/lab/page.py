@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ COLOURS = (
     "#7f7f7f", "#bcbd22",
 )  # fmt: skip
 WIDTH, HEIGHT = 460, 280
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 26, 40
 LEGEND_LEFT, LEGEND_ROW, LETTER = 10, 16, 7
 """LETTER: as wide as one is, about."""
 TICKS = 5
-ROOM = 0.03
-"""Beyond the highest value, so that no line runs along the edge."""
+ROOM, APART = 0.03, 1.5
+"""ROOM: beyond the highest value, so that no line runs along the edge."""
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c1917; background: #fff;
   max-width: 1180px; margin: 24px auto; padding: 0 16px; }
@@ -178,6 +179,7 @@ class _Scale:
             low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
         if not log:
             high += ROOM * (high - low)
+        self.values = sorted(set(values))
         self.low, self.high = low, high
         self.start, self.end = start, end
 
@@ -198,8 +200,13 @@ class _Scale:
         return [number * step for number in range(first, last + 1)]
 
     def _round_numbers(self) -> list[float]:
-        """On a logarithmic scale: powers of ten, where they are few 1, 2 and 5 of each, where they
-        are many every second, third … of them; both ends, where not even two are between them."""
+        """On a logarithmic scale: the values, if they are few and far apart, as numbers of workers
+        are. Else powers of ten, where they are few 1, 2 and 5 of each, where they are many every
+        second, third … of them; both ends, where not even two are between them."""
+        own = self.values
+        far = all(b >= APART * a for a, b in itertools.pairwise(own))
+        if 1 < len(own) <= TICKS + 1 and far:
+            return own
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for leads in ((1, 2, 5), (1, 3), (1,)):
             made = [lead * 10.0**power for power in powers for lead in leads]
