@@ -27,7 +27,8 @@ SOCKETS = {
     for name in (
         *("batch_norm", "catching_up", "clean_end", "codec", "constraining", "coordinator"),
         *("generator", "grpc_transport", "hub", "late_join", "loss_seen", "member", "metrics"),
-        *("mistakes", "moments", "names", "page", "restoring", "session", "shared"),
+        *("mistakes", "moments", "names", "other_peoples_loops", "page", "restoring"),
+        *("session", "shared"),
         *("shared_loops", "streams", "transport_conformance", "turns", "two_swarms"),
         *("two_way_links", "unequal_speeds", "whole_swarm"),
     )

@@ -63,6 +63,32 @@ def test_model_and_optimizer_swapped() -> None:
         murmurate.join("model", sgd(model), run="test")  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"run": 3}, "run 3: expected a name"),
+        ({"name": 3}, "name 3: expected a name"),
+        ({"wait_for": "3"}, "wait_for '3': expected a whole number"),
+        ({"listen": 7000}, "listen 7000: expected host:port"),
+        ({"metrics": 9100}, "metrics 9100: expected host:port"),
+        ({"codec": None}, "codec None: expected text"),
+        ({"join_timeout_s": "x"}, "join_timeout_s 'x': expected a number of seconds"),
+        ({"peers": "10.0.0.5:7000"}, "expected a list of addresses"),
+        ({"peers": ["10.0.0.5"]}, "peers '10.0.0.5': expected host:port"),
+        ({"peers": ["http://10.0.0.5:7000"]}, "expected host:port"),
+        ({"peers": ["0.0.0.0:7000"]}, "stands for all interfaces"),
+        ({"peers": ["10.0.0.5:0"]}, "port 0 is none"),
+        ({"peers": [7000]}, "peers 7000: expected host:port"),
+        ({"mode": "hub", "coordinator": 7000}, "coordinator 7000: expected host:port"),
+    ],
+)
+def test_what_is_of_another_kind_is_said_before_anybody_is_asked(asked: Any, says: str) -> None:
+    model, before = small(), threads()
+    with pytest.raises(ConfigError, match=says):
+        murmurate.join(model, sgd(model), **{"run": "test", **asked})
+    assert threads() == before
+
+
 def test_joining_twice_with_one_model_is_refused() -> None:
     with flock(1) as (node,):
         with pytest.raises(ConfigError, match="in run 'test' already"):

@@ -104,6 +104,20 @@ class Ending:
         self._checkpoints.take_if_due()
         return not self._say_lost() and wait.even
 
+    def end_at_weights(self) -> None:
+        """What somebody wrote into the parameters after the last step is said, and goes."""
+        if not self._publisher.unpublished.any or self._publisher.placed.at_weights:
+            self._publisher.look.end_at_weights()
+
+    def say_unfinished(self) -> None:
+        """A program ends, and has not waited for the others."""
+        if self._port.synced and self._port.members_live() > 1:
+            log.warning(
+                "%s leaves without waiting for the others, so its model and theirs may differ: let"
+                " the `with` block end by itself, or call swarm.finish() first",
+                self._port.name,
+            )
+
     def _say_uneven(self, waited_s: float) -> None:
         told = self._port.others.not_done()
         if told:

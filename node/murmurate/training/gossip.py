@@ -45,11 +45,12 @@ from murmurate.edge.runtime.malloc import keep_memory
 from murmurate.edge.runtime.node_state import Settings
 from murmurate.edge.runtime.runtime import Runtime
 from murmurate.errors import ConfigError
+from murmurate.training.asked import check_kinds, peer_problem
 from murmurate.training.checkpoints import Checkpoints
 from murmurate.training.coding import coding_for, encoder_for
 from murmurate.training.gain import without_bound
 from murmurate.training.gains import OptimizerGains
-from murmurate.training.loop_parts import check_free
+from murmurate.training.loop_parts import check_free, check_name
 from murmurate.training.loop_watch import LoopWatch
 from murmurate.training.moments import layout_of
 from murmurate.training.publisher import Publisher
@@ -105,6 +106,7 @@ class GossipOptions:
 
     def check(self) -> None:
         """Raise the first thing that is wrong."""
+        check_kinds(self)
         codec = self.codec
         for good, problem in (
             (self.rule in WAYS, f"rule {self.rule!r}: expected {' or '.join(map(repr, WAYS))}"),
@@ -127,6 +129,10 @@ class GossipOptions:
 
     def check_common(self) -> None:
         """The same of what is wrong in every mode that has peers."""
+        check_kinds(self)
+        for peer in self.peers:
+            if what := peer_problem(peer):
+                raise ConfigError(f"peers {peer!r}: {what}")
         for good, problem in (
             (
                 bool(self.run) and not name_problem(self.run, NAME_BYTES_MAX),
@@ -138,10 +144,6 @@ class GossipOptions:
             ),
             (self.wait_for >= 1, f"wait_for {self.wait_for}: expected 1 or more members"),
             (self.checkpoint_s > 0, f"checkpoint_s {self.checkpoint_s}: expected more than 0"),
-            (
-                not isinstance(self.peers, str),
-                f"peers {self.peers!r}: expected a list of addresses",
-            ),
         ):
             if not good:
                 raise ConfigError(problem)
@@ -180,6 +182,8 @@ def start(
         )
     layout, parameters = layout_of(model, optimizers, options.data)
     check_free(parameters)
+    if options.name is None and options.checkpoint is None:
+        check_name(options.run, options.own_name)
     codec = parse_codec(options.codec)
     encoder = encoder_for(codec, layout)
     turns = turns_for(layout) if way.sends_updates and encoder is None else None
@@ -234,7 +238,7 @@ def start(
     )
     publisher.placed.mixed = not way.sends_updates
     checkpoints = Checkpoints(keeper, instant, publisher, runtime.training, runtime.figures)
-    watch = LoopWatch(runtime.figures.name, model, parameters)
+    watch = LoopWatch(runtime.figures.name, model, parameters, optimizers)
     sight = ModelSight(model, publisher, watch)
     swarm = Swarm(runtime, layout, parameters, publisher, checkpoints, sight)
     if options.every and way.sends_updates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -14,6 +15,7 @@ from murmurate.core.values.member_half import RULES_OF
 from murmurate.edge.net.credentials import PLAINTEXT, Credentials
 from murmurate.edge.net.transport import Transport
 from murmurate.errors import ConfigError
+from murmurate.training.asked import check_kinds
 from murmurate.training.gossip import GossipOptions, start
 from murmurate.training.loop_parts import optimizers_of, states_of
 from murmurate.training.swarm import Swarm
@@ -230,6 +232,16 @@ def join(
             raise ConfigError(f"coordinator: mode {mode!r} needs its address")
         if mode == "hub" and (width or memory or example is not None):
             raise ConfigError("width, memory, example: only with mode 'ist', which deals subnets")
+        check_kinds(
+            SimpleNamespace(
+                run=run,
+                name=name,
+                coordinator=coordinator,
+                join_timeout_s=join_timeout_s,
+                metrics=metrics,
+                peers=peers,
+            )
+        )
         from murmurate.training.member import (
             Member,  # and all of its partitions: 80 ms for who needs none
         )

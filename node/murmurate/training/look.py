@@ -70,6 +70,14 @@ class Look:
         """A training call without a gradient: running statistics are the node's own."""
         self._statistics.called(self._placed.background.weights)
 
+    def end_at_weights(self) -> None:
+        """The loop is over: nobody keeps what was written into the parameters since."""
+        placed = self._placed
+        at = placed.background.weights if placed.view is None else placed.view
+        if placed.ahead and placed.view is None:
+            self._rule.lead(at := buffers.clone(at))
+        placed.end_at_weights(at)
+
     def at_weights(self, *, within_step: bool = False) -> None:
         """Set the parameters to the weights, for whoever looks at the model. `within_step`: that
         may be an optimizer which looks at the loss on its way, and what it has moved is its own."""

@@ -14,8 +14,8 @@ import torch
 
 from murmurate.errors import ConfigError
 
-_joined: dict[int, tuple[weakref.ref[torch.nn.Parameter], str]] = {}
-"""Parameters that are in a swarm of this process, by their identity, and in which run."""
+_joined: dict[int, tuple[weakref.ref[torch.nn.Parameter], str, str]] = {}
+"""Parameters that are in a swarm of this process, by their identity; in which run, and as whom."""
 
 
 def optimizers_of(model: Any, optimizer: Any) -> list[torch.optim.Optimizer]:
@@ -97,10 +97,19 @@ def check_free(parameters: Sequence[torch.nn.Parameter]) -> None:
             )
 
 
-def take(parameters: Sequence[torch.nn.Parameter], run: str) -> None:
+def check_name(run: str, name: str) -> None:
+    """Raise if this process is in the run under that name already, and has not left."""
+    if any(known[1:] == (run, name) for known in _joined.values()):
+        raise ConfigError(
+            f"run {run!r}: this process is in it already, as {name}: leave() that one first, or"
+            " give this one a name"
+        )
+
+
+def take(parameters: Sequence[torch.nn.Parameter], run: str, name: str) -> None:
     """These are in a swarm from now on."""
     for parameter in parameters:
-        _joined[id(parameter)] = (weakref.ref(parameter), run)
+        _joined[id(parameter)] = (weakref.ref(parameter), run, name)
 
 
 def give_back(parameters: Sequence[torch.nn.Parameter]) -> None:

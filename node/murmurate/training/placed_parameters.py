@@ -134,12 +134,10 @@ class PlacedParameters:
     def written(self) -> torch.Tensor | None:
         """By how much they are not the weights, though no step was made; None: they are them. It is
         said once: such a change is published all the same."""
-        weights = self.background.weights
-        if self.layout.equal(self.parameters, weights):
+        by = self._beside(self.background.weights)
+        if by is None:
             return None
-        by = self.layout.gained(self.parameters, weights)
-        sizes = weights.abs()
-        if bool((by.abs() <= ROUNDING * (sizes + sizes.max())).all()):
+        if self._is_rounding(by):
             # Steps of one who was alone, one by one, and the weights with their sum.
             self.to_weights()
             return None
@@ -153,6 +151,30 @@ class PlacedParameters:
                 self.background.name,
             )
         return by
+
+    def end_at_weights(self, placed_at: torch.Tensor) -> None:
+        """At the end: what was written into them since they were placed there goes to nobody."""
+        if self.owned or self.mixed or self.background.members_live() < 2:
+            return
+        by = self._beside(placed_at)
+        if by is not None and not self._is_rounding(by):
+            self.to_weights()
+            log.warning(
+                "%s: the parameters were changed after the last step of the optimizers given to"
+                " join(); nobody else gets that, and the model ends with the swarm's weights:"
+                " change them after the `with` block, or restore by swarm.restore(state)",
+                self.background.name,
+            )
+
+    def _beside(self, placed_at: torch.Tensor) -> torch.Tensor | None:
+        """By how much they are not there; None: they are."""
+        if self.layout.equal(self.parameters, placed_at):
+            return None
+        return self.layout.gained(self.parameters, placed_at)
+
+    def _is_rounding(self, by: torch.Tensor) -> bool:
+        sizes = self.background.weights.abs()
+        return bool((by.abs() <= ROUNDING * (sizes + sizes.max())).all())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

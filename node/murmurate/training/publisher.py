@@ -364,6 +364,7 @@ class Publisher:
     def begin(self) -> None:
         """The weights are the swarm's, and the first batch is started."""
         self._adopt_merged()
+        self._rule.leads(self._gained())  # of a model that is called in parts nobody asks before
         self.start_batch()
 
     def _adopt_merged(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from murmurate.training.batch_watch import BatchWatch
-from murmurate.training.hook import Hook
+from murmurate.training.hook import Hook, computes_nothing
 from murmurate.training.loop_watch import LoopWatch
 from murmurate.training.loss_watch import LossWatch
 from murmurate.training.publisher import Publisher
@@ -31,6 +31,11 @@ class ModelSight:
         self.model = model
         self.batches = BatchWatch()
         self.losses = LossWatch()
+        self._called = self._called_evaluating = False
+        """Whether it was, with a gradient, in training and in evaluation mode since a step."""
+        self._trains_evaluating = False
+        """Whether steps are made on calls in evaluation mode, as some do who keep normalization or
+        dropout as it is: then such a call is to train."""
         self._hooks: list[Any] = []
         if isinstance(model, torch.jit.ScriptModule):
             return  # it takes no hooks: it goes ahead after each step, and comes back at the end
@@ -42,7 +47,12 @@ class ModelSight:
 
     def called(self, model: torch.nn.Module, args: Any = (), named: Any = None) -> None:
         """The model is about to compute something."""
-        if model.training and torch.is_grad_enabled():
+        if computes_nothing():
+            return
+        if torch.is_grad_enabled():
+            self._called |= model.training
+            self._called_evaluating |= not model.training
+        if self._is_trained(model):
             self._publisher.look.ahead()
             self.batches.called(args, named or {})
             if self.watch is not None:
@@ -54,8 +64,24 @@ class ModelSight:
 
     def returned(self, model: torch.nn.Module, args: Any, output: Any) -> None:
         """The model has computed this."""
-        if model.training and torch.is_grad_enabled():
+        if self._is_trained(model) and not computes_nothing():
             self.losses.returned(output)
+
+    def stepped(self) -> None:
+        """A step was made of what was computed."""
+        if self.watch is not None:
+            self.watch.stepped()
+        if self._called or self._called_evaluating:
+            self._trains_evaluating = not self._called
+        self._called = self._called_evaluating = False
+
+    def over(self) -> None:
+        """The block around the loop has ended."""
+        if self.watch is not None:
+            self.watch.over()
+
+    def _is_trained(self, model: torch.nn.Module) -> bool:
+        return (model.training or self._trains_evaluating) and torch.is_grad_enabled()
 
     def asked(self, *_: Any) -> None:
         """Somebody wants the model's state."""

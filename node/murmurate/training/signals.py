@@ -23,6 +23,8 @@ class Interrupts:
         self._before: dict[int, Any] = {}
         self._told_to_end = 0
         self._busy = False
+        self.ended = False
+        """Whether a signal was raised as an exception."""
 
     def watch(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -60,6 +62,7 @@ class Interrupts:
 
     def _end(self) -> BaseException:
         number, self._told_to_end = self._told_to_end, 0
+        self.ended = True
         return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
 

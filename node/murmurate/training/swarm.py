@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -73,6 +75,7 @@ class Swarm(SharedProgress):
         )
         self._left = self._finished = False
         self._life_steps = 0
+        self._process = os.getpid()
         self._batches_said = False
         self.intervals: UpdateIntervals | None = None
         """Where so many local steps per update were asked for."""
@@ -83,9 +86,11 @@ class Swarm(SharedProgress):
 
     def hook(self, optimizers: Sequence[torch.optim.Optimizer], gain: OptimizerGains) -> None:
         """From now on each step of one of these is a step of this node; `join` calls it."""
-        take(self._parameters, self.run)
+        take(self._parameters, self.run, self.name)
         self._gain = gain
         for each in optimizers:
+            if self._sight.watch is not None:
+                self._hooks.append(each.register_step_pre_hook(self._sight.watch.steps))
             self._hooks.append(each.register_step_pre_hook(self._finite.before))
             self._hooks.append(each.register_step_pre_hook(self._sight.losses.before))
             self._hooks.append(each.register_step_post_hook(self.after_step))
@@ -127,6 +132,11 @@ class Swarm(SharedProgress):
 
     def after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Pass the step on, fold in what came: a hook, unless `gossip.start` was told otherwise."""
+        if self._is_a_fork():
+            raise ConfigError(
+                "this process was forked off the one that joined the run, and is not in it: join()"
+                " here, in a process that was started by `spawn`"
+            )
         self._port.check()
         if self._finite.after():
             self._sight.batches.stepped()
@@ -136,8 +146,7 @@ class Swarm(SharedProgress):
                 self._take_in()
             return
         self._gain.stepped(optimizer)
-        if self._sight.watch is not None:
-            self._sight.watch.stepped()
+        self._sight.stepped()
         seconds = time.monotonic() - self._resumed
         started = self.publisher.unpublished.started
         self._figures.stepped(seconds, started, self._sight.batches.stepped())
@@ -256,6 +265,7 @@ class Swarm(SharedProgress):
         Weights do not change any more after it unless somebody goes on training.
         """
         self._finished = True
+        self._ending.end_at_weights()
         return self._ending.finish(timeout_s)
 
     # -- coming and going ------------------------------------------------------------------------
@@ -280,7 +290,7 @@ class Swarm(SharedProgress):
         self._figures.waited(time.monotonic() - began)
         self.publisher.begin()
         self._checkpoints.take_if_due()
-        atexit.register(self.leave)
+        atexit.register(self._leave_at_exit)
         self._interrupts.watch()
 
     def going(self) -> None:
@@ -301,7 +311,7 @@ class Swarm(SharedProgress):
             self._sight.watch.left()
         self._sight.remove()
         give_back(self._parameters)
-        atexit.unregister(self.leave)
+        atexit.unregister(self._leave_at_exit)
         self._interrupts.restore()
         try:
             self._ending.leave(timeout_s)
@@ -310,6 +320,23 @@ class Swarm(SharedProgress):
             self._checkpoints.take_last()
             self._layout.let_go(self._parameters)
             self.publisher.placed.constrain()
+
+    def _leave_at_exit(self) -> None:
+        """The program is over, and nobody has called `leave`."""
+        if self._is_a_fork():
+            return
+        if getattr(sys, "last_value", None) is None and not self._interrupts.ended:
+            self._say_unfinished()
+        self.leave()
+
+    def _is_a_fork(self) -> bool:
+        """Whether this process was forked off the one that joined, which is the node: here there is
+        nobody to leave, and no thread that could."""
+        return os.getpid() != self._process
+
+    def _say_unfinished(self) -> None:
+        if not (self._left or self._finished):
+            self._ending.say_unfinished()
 
     def __enter__(self) -> Swarm:
         return self
@@ -320,9 +347,14 @@ class Swarm(SharedProgress):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._is_a_fork():
+            return
         try:
             if kind is None and not (self._left or self._finished):
+                self._sight.over()
                 self.finish()
+            elif isinstance(error, SystemExit) and not error.code:
+                self._say_unfinished()
         finally:
             self.leave()
 
