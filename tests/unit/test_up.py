@@ -40,6 +40,7 @@ from murmurate.programs.up.launch import (
 from murmurate.programs.up.up import UpRun
 from murmurate.watch import report, view
 from murmurate.watch.report import History, Sample
+from murmurate.watch.view import beyond
 
 NAMES = ["node-0", "node-1", "node-2"]
 
@@ -487,3 +488,18 @@ def test_groups_that_do_not_divide_the_nodes_are_one_line() -> None:
     assert str(caught.value) == (
         "--group 4: 10 nodes cannot be put into groups of 4; 1, 2, 5, 10 can"
     )
+
+
+@pytest.mark.parametrize(
+    ("samples", "asked", "said"),
+    [
+        (20_600, 20_000, ""),
+        (24_000, 20_000, "20% beyond the 20,000 samples asked for"),
+        (24_000, None, ""),
+        (100, 20_000, ""),
+    ],
+)
+def test_more_than_was_asked_for_is_said(samples: int, asked: int | None, said: str) -> None:
+    text = beyond(samples, asked, 1.5)
+    assert text.startswith(said)
+    assert bool(text) == bool(said)

@@ -23,6 +23,8 @@ LINE_S = 2.0
 REFRESH_S = 0.2
 GONE = ("killed", "died", "stopped")
 """Did not come to the end: shown below the others, and in none of their averages."""
+BEYOND = 0.03
+"""Of the samples asked for: so much more is not worth a word."""
 PLAIN_WIDTH = 120
 """Where there is no terminal to ask: tables are not squeezed into 80 columns."""
 
@@ -223,6 +225,17 @@ def summary(report: Json) -> list[str]:
         lines.append(f"{count:,} messages rejected: {', '.join(sorted(refused))}")
     lines += [f"warning: {text}" for text in warned(report["nodes"])]
     return lines
+
+
+def beyond(samples: int, asked: int | None, wall_s: float) -> str:
+    """Why more was trained than was asked for, where it is more than a little; else empty."""
+    if not asked or samples <= asked * (1.0 + BEYOND):
+        return ""
+    return (
+        f"{samples / asked - 1.0:.0%} beyond the {asked:,} samples asked for: nodes hear of the end"
+        f" a moment later and train until then, which is much of a run of {wall_s:.1f} s, and"
+        " little of a longer one"
+    )
 
 
 def _gone(rows: Sequence[Json]) -> list[str]:

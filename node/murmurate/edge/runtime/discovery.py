@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from murmurate.core.layout import Layout, TensorSpec
 from murmurate.core.message import ALIVE, SUSPECT
+from murmurate.core.values.addresses import loopback, split_address
 from murmurate.core.values.names import ordinal
 from murmurate.edge.net.deadline import Deadline
 from murmurate.edge.net.dns import addresses, is_named
@@ -313,10 +314,21 @@ def _nobody(wish: Wish, now: Round) -> TransportError:
             f" the run ({how})"
         )
     why = now.trouble[0] if now.trouble else f"{', '.join(wish.peers)} stands for nobody else"
+    far = next((peer for peer in wish.peers if _is_elsewhere(peer)), None)
+    how = f' (with listen="{far}", insecure=True: unsaid, it is on its own machine only)'
     return PeerUnavailable(
         f"peers: nobody answered {waited}: {why}; a node of run {wish.run!r} must listen"
-        " there: was it started, or had it done its steps and left? (wait_for=N waits for N)"
+        f" there{how if far else ''}: was it started, or had it done its steps and left?"
+        " (wait_for=N waits for N)"
     )
+
+
+def _is_elsewhere(peer: str) -> bool:
+    """Whether it is an address on another machine, not a name for many."""
+    try:
+        return not is_named(peer) and not loopback(split_address(peer)[0])
+    except ValueError:
+        return False
 
 
 def _unsure(wish: Wish, now: Round) -> TransportError:

@@ -39,7 +39,7 @@ from murmurate.programs.up.forked import Loader
 from murmurate.programs.up.launch import GENERATOR, UpPlan, command, generator_command, trajectories
 from murmurate.training.signals import heard_by
 from murmurate.watch import report
-from murmurate.watch.view import LiveView, Scene
+from murmurate.watch.view import LiveView, Scene, beyond
 
 STOP_S = 15.0
 """A node that was told to stop has this long before it is killed."""
@@ -392,6 +392,8 @@ def run(plan: UpPlan) -> int:
         if swarm.went is not None and any(child.row["samples"] for child in swarm.children):
             result = swarm.report()
             view.end(result)
+            if more := beyond(result["samples"], swarm.budget, result["wall_s"]):
+                view.say(more)
             done = [child for child in swarm.children if child.state == DONE]
             if late := [child.name for child in done if not child.settled]:
                 view.say(f"{', '.join(late)} ended before everything of the others had arrived")
