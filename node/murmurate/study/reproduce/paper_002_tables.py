@@ -88,7 +88,8 @@ def _gained(some: list[CellResult], others: list[CellResult]) -> list[float]:
 
 
 def _told(values: list[float]) -> str:
-    return f"{fmean(values):+.1f} ± {pstdev(values):.1f} points"
+    spread = f" ± {pstdev(values):.1f}" if len(values) > 1 else ""
+    return f"{fmean(values):+.1f}{spread} points"
 
 
 def _table_2(
