@@ -233,8 +233,7 @@ class _Stream:
             if work.push is not None:
                 if coming is not None:
                     raise RemoteProtocolError("work.push", "before the values of the last one")
-                coming = await service.own(centre.announce, name, self.number, work.push)
-                done = coming.into.take(0, work.raw)
+                coming = await service.own(self._begun, work.push, work.raw)
             elif work.raw:
                 if coming is None:
                     raise RemoteProtocolError("work.raw", "values that were not announced")
@@ -248,6 +247,16 @@ class _Stream:
             if done:
                 await service.own(centre.push, name, self.number, coming, time.monotonic())
                 coming = None
+
+    def _begun(self, head: wire.Return, raw: bytes | memoryview) -> Coming | None:
+        """In the owner's thread: a push with its first values. None: these were all, and it is
+        in, so that a small model goes from thread to thread once and not twice."""
+        centre = self._service.centre
+        coming = centre.announce(self._name, self.number, head)
+        if not coming.into.take(0, raw):
+            return coming
+        centre.push(self._name, self.number, coming, time.monotonic())
+        return None
 
     async def _heard(self, coming: Coming | None) -> wire.Work:
         """The next message; values that have begun must go on coming."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from murmurate.core.partition.structure import Structure
 from murmurate.edge.net import coordinator_wire as wire
 from murmurate.edge.net.batch_values import OutgoingBatches, pack, shape_of
-from murmurate.edge.net.subnet_values import Incoming, Outgoing, Unwanted, encode_held
+from murmurate.edge.net.subnet_values import Incoming, Outgoing, Unwanted, Values, encode_held
 from murmurate.errors import PeerUnavailable
 from murmurate_coordinator.members import Seat
 from murmurate_coordinator.solvers.effects import (
@@ -53,12 +53,25 @@ class Lines:
     warnings: list[str] = field(default_factory=list)
 
 
-def said(effect: Effect, seat: Seat, structure: Structure, spent: float) -> Out | None:
+class SameValues:
+    """Several are often given the same: it is made ready for its way once."""
+
+    def __init__(self, structure: Structure) -> None:
+        self._structure = structure
+        self._last: tuple[Values, Outgoing] | None = None
+
+    def outgoing(self, values: Values) -> Outgoing:
+        if self._last is None or self._last[0] is not values:
+            self._last = values, Outgoing(self._structure, values)
+        return self._last[1]
+
+
+def said(effect: Effect, seat: Seat, ready: SameValues, spent: float) -> Out | None:
     """To the stream of whom it concerns. A refusal is an answer to a push: see `not_taken`.
-    `spent`: the part of the run's budget."""
+    `ready`: of the effects that are said together. `spent`: the part of the run's budget."""
     match effect:
         case GiveLease():
-            values = Outgoing(structure, effect.values)
+            values = ready.outgoing(effect.values)
             give = wire.Give(
                 plan=effect.plan,
                 lease=effect.lease,

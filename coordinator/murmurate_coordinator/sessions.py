@@ -33,7 +33,15 @@ from murmurate_coordinator.members import (
     Members,
     Seat,
 )
-from murmurate_coordinator.session_words import Coming, Lines, NoRoom, Out, not_taken, said
+from murmurate_coordinator.session_words import (
+    Coming,
+    Lines,
+    NoRoom,
+    Out,
+    SameValues,
+    not_taken,
+    said,
+)
 from murmurate_coordinator.solvers.effects import (
     Effect,
     GiveLease,
@@ -410,6 +418,7 @@ class Sessions:
         if self.solver.plan != self._checked:
             self.solver.check()
             self._checked = self.solver.plan
+        ready = SameValues(self.structure)
         for effect in effects:
             seat = self.members.seats.get(effect.peer)
             if seat is None:
@@ -418,5 +427,5 @@ class Sessions:
                 seat.given(now, self.solver.totals.pushes)
             if not seat.stream or (self.stopping and isinstance(effect, GiveLease)):
                 continue  # at the end nothing new is begun
-            if (out := said(effect, seat, self.structure, self.spent)) is not None:
+            if (out := said(effect, seat, ready, self.spent)) is not None:
                 self.out.append(out)

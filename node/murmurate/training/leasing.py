@@ -362,7 +362,8 @@ class Leasing:
             if self.lease is not None and self.lease.number == taken.lease:
                 self.lease.version = taken.version
                 self.lease.taken = self.lease.taken if sent is None else sent.steps
-            self.news.notify_all()
+            if not self.half.waits:  # who waits, waits for what is given: it wakes up then, once
+                self.news.notify_all()
 
     def not_taken(self, answer: wire.NotTaken) -> None:
         with self.news:

@@ -20,6 +20,7 @@ from murmurate.core.values.member_half import MemberHalf
 from murmurate.errors import ConfigError, LocalProtocolError
 from murmurate.training.member_momentum import MemberMomentum
 from murmurate.training.member_values import MemberValues
+from murmurate.training.model_tensors import ModelTensors
 
 
 class TrainedWhole:
@@ -38,6 +39,7 @@ class TrainedWhole:
         self.model = model
         self.optimizer = optimizer
         self.structure = whole_structure(model)
+        self._tensors = ModelTensors()
         self._values: MemberValues | None = None
         self._momentum: MemberMomentum | None = None
         """Where the rule asks for it. It outlives a lease, as an optimizer's state does."""
@@ -56,7 +58,7 @@ class TrainedWhole:
         another one begins with the weights themselves."""
         del held
         if self._values is None or self._values.half != half or lease != self._lease:
-            self._values = MemberValues(half)
+            self._values = MemberValues(half, self._tensors)
             if self._momentum is None and half.momentum:
                 self._momentum = MemberMomentum(self.optimizer, half.momentum)
             self._values.replace(self.model, values)
@@ -69,7 +71,7 @@ class TrainedWhole:
         """The optimizer's step is over."""
         if self._fresh:
             self._fresh = False
-            if all(p.grad is None for p in self.model.parameters()) and not self._hidden:
+            if not self._hidden and all(p.grad is None for p in self._parameters()):
                 raise LocalProtocolError(
                     "the step changed nothing: no parameter of the model given to join() has a"
                     " gradient"
@@ -96,10 +98,13 @@ class TrainedWhole:
         if values is None or not values.half.central:
             return
         values.stepped(self.model)
-        for parameter in self.model.parameters():
+        for parameter in self._parameters():
             if parameter.grad is not None:
                 self._hidden.append((parameter, parameter.grad))
                 parameter.grad = None
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [p for p in self._tensors(self.model).values() if isinstance(p, nn.Parameter)]
 
     def _called(self, seen: Callable[[tuple[Any, ...]], None]) -> Callable[..., None]:
         def called(module: nn.Module, args: tuple[Any, ...]) -> None:

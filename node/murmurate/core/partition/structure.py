@@ -8,7 +8,7 @@ groups. A tensor's axis has a unit for each of its indices, or SHARED (-1): held
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,11 @@ class Tensor:
     inward: tuple[bool, ...]
     """The layer sums over this axis."""
     trained: bool
+    split: bool = field(init=False)
+    """Whether there is anything of it to deal: it is asked for each tensor of each push."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "split", any(units is not None for units in self.axes))
 
     def kept(self, held: Held) -> tuple[Indices | None, ...]:
         """The indices a peer keeps along each axis, ascending; None: all."""
@@ -55,14 +60,12 @@ class Tensor:
 
     def part(self, held: Held) -> tuple[int, ...]:
         """The shape of what a peer keeps."""
+        if not self.split:
+            return self.shape
         return tuple(
             size if kept is None else len(kept)
             for size, kept in zip(self.shape, self.kept(held), strict=True)
         )
-
-    @property
-    def split(self) -> bool:
-        return any(units is not None for units in self.axes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

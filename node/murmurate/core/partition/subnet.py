@@ -28,9 +28,10 @@ Weights = Mapping[str, torch.Tensor]
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """The tensors of a model as they are, not copied. Buffers that are not saved are left out:
     they follow from the model's settings."""
-    saved = model.state_dict(keep_vars=True).keys()
     out: dict[str, torch.Tensor] = dict(model.named_parameters())
-    out.update((name, b) for name, b in model.named_buffers() if name in saved)
+    if buffers := dict(model.named_buffers()):
+        saved = model.state_dict(keep_vars=True).keys()
+        out.update((name, b) for name, b in buffers.items() if name in saved)
     return out
 
 
@@ -91,7 +92,11 @@ def hollow(model: nn.Module) -> nn.Module:
 
 def load(subnet: nn.Module, values: Weights) -> None:
     """Write values into a subnet of the same shapes."""
-    mine = weights_of(subnet)
+    write(weights_of(subnet), values)
+
+
+def write(mine: Weights, values: Weights) -> None:
+    """Write values into tensors of the same shapes."""
     with torch.no_grad():
         for name, value in values.items():
             mine[name].copy_(value)
