@@ -415,7 +415,7 @@ BYE = wire.encode_work(wire.Work(bye=True))
         ([take(more=1)], "INVALID_ARGUMENT", "work.hello: missing"),
         ([hello(), hello()], "INVALID_ARGUMENT", "work.hello: again"),
         ([hello(), b""], "INVALID_ARGUMENT", "work: 0 things said"),
-        ([hello(), take(here=(9, 9))], "INVALID_ARGUMENT", "take.here: batch 9, 0 were dealt"),
+        ([hello(), take(keeps=(9, 9))], "INVALID_ARGUMENT", "take.keeps: batch 9, 0 were dealt"),
         ([hello(), take(back=(9, 9))], "INVALID_ARGUMENT", "take.back: batch 9"),
         ([hello(), *[take(more=64)] * 2], "INVALID_ARGUMENT", "take.more"),
         ([hello(run="other")], "FAILED_PRECONDITION", "run 'other', this coordinator has 'test'"),

@@ -155,11 +155,9 @@ def test_twice_is_counted_once_whoever_says_it() -> None:
 @pytest.mark.parametrize(
     ("take", "sentence"),
     [
-        (Take(here=(1, 3)), r"take\.here: batch 3, 2 were dealt"),
         (Take(keeps=(5, 5)), r"take\.keeps: batch 5"),
         (Take(back=(3, 3)), r"take\.back: batch 3"),
         (Take(spent=(3, 4)), r"take\.spent: batch 4"),
-        (Take(here=(1, 2), twice=(2, 3)), r"take\.twice: batch 3"),
         (Take(more=AHEAD_MAX + 1), r"take\.more"),
     ],
 )
@@ -173,6 +171,21 @@ def test_what_was_never_dealt_is_refused_and_changes_nothing(take: Take, sentenc
     assert json.dumps(dealer.memory()) == before
     with pytest.raises(LocalProtocolError):
         Dealer(0)
+
+
+def test_a_batch_that_another_invented_costs_nobody_its_place() -> None:
+    """An update that lies about its batches is in everybody's weights: all would be refused."""
+    dealer = table(4, "a", "b")
+    dealer.take("a", Take(more=2), 0.0)
+    assert dealer.deal() == {"a": [1, 2]}
+    for name in ("a", "b"):
+        dealer.take(name, Take(here=(1, 2, 9, 1 << 40), twice=(2, 2, 9, 9)), 1.0)
+    dealer.settle(1.0)
+    told = dealer.totals
+    assert (told.consumed, told.repeated, told.undealt) == (2, 1, (1 << 40) - 8)
+    assert not dealer.over
+    dealer.take("b", Take(here=(1, 2), more=2), 2.0)
+    assert dealer.deal() == {"b": [3, 4]}
 
 
 def test_closed_it_deals_no_more_than_is_out() -> None:

@@ -51,7 +51,7 @@ class BatchDealing(LeasedSolver):
         """Told which numbers may be asked for again, now and then."""
         self._swarm = ""
         self._settle_at = 0.0
-        self._wrong = 0
+        self._wrong = (0, 0)
 
     # -- what comes in -----------------------------------------------------------------------------
 
@@ -107,14 +107,20 @@ class BatchDealing(LeasedSolver):
 
     def wrong(self) -> str:
         """What people should hear of, once."""
-        repeated, before = self.dealer.totals.repeated, self._wrong
-        self._wrong = repeated
-        if repeated == before:
-            return ""
-        return (
-            f"{repeated} batches are in two updates: a peer was cut off with updates that nobody"
-            " had, and came back with them after its batches had been dealt again"
-        )
+        it, before = self.dealer.totals, self._wrong
+        self._wrong = (it.repeated, it.undealt)
+        said = []
+        if it.repeated > before[0]:
+            said.append(
+                f"{it.repeated} batches are in two updates: a peer was cut off with updates that"
+                " nobody had, and came back with them after its batches had been dealt again"
+            )
+        if it.undealt > before[1]:
+            said.append(
+                f"{it.undealt} batches are in the peers' weights and were never dealt: an update"
+                " lies about what is in it, or this generator has begun anew"
+            )
+        return "; ".join(said)
 
     def row(self) -> Json:
         """It trains nothing: samples are counted where they are trained on."""

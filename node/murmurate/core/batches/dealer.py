@@ -12,6 +12,9 @@ dealer needs to know. Pure: time is an argument. Rules:
    arrives, and everybody else was heard since and does not hold it.
 5. A batch that two updates say they have is `repeated`: somebody was cut off with an update that
    nobody had, and came back with it later. Nobody can undo that; it is counted.
+6. What a taker says of itself must be true of batches that were dealt. What its weights hold comes
+   from others too: a number there that was never dealt is somebody's lie, or from before a dealer
+   lost its memory. It is left out and counted (`undealt`), and whoever tells of it is heard.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from murmurate.core.batches.held import BatchRuns, runs_of, runs_union
-from murmurate.core.intervals import Runs, runs_has, runs_size
+from murmurate.core.intervals import Runs, runs_has, runs_minus, runs_size
 from murmurate.core.values.limits import Name, Number
 from murmurate.errors import LocalProtocolError, RemoteProtocolError
 
@@ -74,6 +77,8 @@ class Totals:
     """Trained on, but the result was not finite: in no update."""
     repeated: int = 0
     """In two updates."""
+    undealt: int = 0
+    """In the weights of somebody, and dealt to nobody: the most that one of them told of."""
 
 
 @dataclass(slots=True)
@@ -113,7 +118,7 @@ class Dealer:
         self._takers: dict[str, _Taker] = {}
         self._asking: dict[str, None] = {}
         """Who waits for batches, the longest waiting first."""
-        self._consumed = self._again = self._spent = 0
+        self._consumed = self._again = self._spent = self._undealt = 0
         self._repeated: Runs = ()
 
     @property
@@ -124,6 +129,7 @@ class Dealer:
             dealt_again=self._again,
             spent=self._spent,
             repeated=runs_size(self._repeated) if self._repeated else 0,
+            undealt=self._undealt,
         )
 
     @property
@@ -184,18 +190,20 @@ class Dealer:
                 dealt.owner, dealt.over_s = NOBODY, said if said > -math.inf else None
 
     def take(self, name: str, said: Take, now: float) -> None:
-        """RemoteProtocolError: it speaks of what was never dealt; nothing has changed."""
+        """RemoteProtocolError: it says of itself what cannot be; nothing has changed."""
         taker = self._takers[name]
         most = self._made if self.reserved is None else max(self._made, self.reserved)
-        for what in ("here", "twice", "keeps", "back", "spent"):
+        for what in ("keeps", "back", "spent"):
             if (runs := getattr(said, what)) and runs[-1] > most:
                 raise RemoteProtocolError(f"take.{what}", f"batch {runs[-1]}, {most} were dealt")
         if said.more > AHEAD_MAX - taker.more:
             detail = f"{said.more} with {taker.more} before, at most {AHEAD_MAX} in all"
             raise RemoteProtocolError("take.more", detail)
         taker.said_s = now
-        taker.here = said.here
-        self._repeated = runs_union(self._repeated, said.twice)
+        undealt = runs_minus(said.here, (1, most) if most else ())
+        self._undealt = max(self._undealt, runs_size(undealt))
+        taker.here = runs_minus(said.here, undealt)
+        self._repeated = runs_union(self._repeated, runs_minus(said.twice, undealt))
         if taker.fresh:
             self._keep(name, said)
             taker.fresh = False
