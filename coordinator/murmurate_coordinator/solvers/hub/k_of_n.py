@@ -43,7 +43,8 @@ class KOfN(HubSolver):
     def _adds_up(self) -> str:
         k = self.settings.gradients
         all_of_them = k >= max(len(self.members), self._founders)
-        return "" if all_of_them else f"makes an update of {k} pushes"
+        of = "every push" if k == 1 else f"{k} pushes"
+        return "" if all_of_them else f"makes an update of {of}"
 
     def _complete(self) -> bool:
         return self._batch.count >= self.settings.gradients

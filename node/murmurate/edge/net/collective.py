@@ -13,6 +13,7 @@ wait for that (measured: 17 s), and its buffer is never used again.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -29,6 +30,8 @@ from murmurate.errors import ConfigError, RemoteProtocolError, TransportError
 
 LOOK_S = 0.25
 """Between two looks whether all are still there, while a sum is under way."""
+POLL_S = 0.0001
+"""Between two questions whether an operation on a device is done."""
 CONNECT_S = 4.0
 """For all members of a plan to connect to each other."""
 OPERATION_S = 30.0
@@ -265,17 +268,10 @@ class Collective:
         try:
             work = getattr(group, what)([tensor], options)
             self._under_way.append(work)
-            if self._device.type == "cuda":  # its kernels wait on the device, not here
-                torch.cuda.current_stream(self._device).synchronize()
-            while True:
-                try:
-                    work.wait(timedelta(seconds=LOOK_S))
-                    break
-                except RuntimeError:
-                    if work.is_completed():
-                        raise
-                    if why := watch():
-                        raise GroupBroken(why) from None
+            if self._device.type == "cuda":
+                until_done_on_a_device(group, work, watch)
+            else:
+                until_done(work, watch)
         except RuntimeError as error:
             raise GroupBroken(_first_line(error)) from None
         self._under_way.remove(work)
@@ -298,3 +294,32 @@ def _bury(group: Collective) -> None:
     _GIVEN_UP[:] = [each for each in _GIVEN_UP if not each.at_rest]
     if not group.at_rest:
         _GIVEN_UP.append(group)
+
+
+def until_done(work: Any, watch: Watch) -> None:
+    """gloo: a wait that is over leaves the operation under way, and may be begun again."""
+    while True:
+        try:
+            work.wait(timedelta(seconds=LOOK_S))
+            return
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            if why := watch():
+                raise GroupBroken(why) from None
+
+
+def until_done_on_a_device(group: Any, work: Any, watch: Watch) -> None:
+    """nccl: a wait without a limit does not wait here but on the device, and one with a limit ends
+    the whole group when that is over. So it is asked instead, and a group that is given up is
+    aborted: its kernels would otherwise keep the device for ever."""
+    looked = time.monotonic()
+    while not work.is_completed():
+        if time.monotonic() - looked >= LOOK_S:
+            if why := watch():
+                if (abort := getattr(group, "abort", None)) is not None:
+                    abort()
+                raise GroupBroken(why)
+            looked = time.monotonic()
+        time.sleep(POLL_S)
+    work.wait()  # raises what went wrong; what follows on this stream comes after it
