@@ -123,6 +123,21 @@ def test_what_is_applied_while_catching_up_is_counted_apart() -> None:
     assert tally.staleness_of == {"a": 1603, "b": 1500}
 
 
+def test_what_was_still_lacking_when_it_came_level_is_old_for_the_same_reason() -> None:
+    tally = Tally()
+    tally.level = False
+    tally.apply(Applied((Dot("a", 1, 1),), (1600,)))
+    tally.came_level(64)
+    tally.apply(Applied((Dot("a", 1, 2), Dot("b", 1, 1)), (3, 650)))
+    told = tally.progress("me", 1, 0.0, traffic=(0, 0))
+    assert (told.staleness.count, told.staleness.mean, told.catching_up) == (1, 3.0, 2)
+    for seq in range(3, 1003):
+        tally.apply(Applied((Dot("a", 1, seq),), (3,)))
+    tally.apply(Applied((Dot("slow", 1, 1),), (650,)))
+    told = tally.progress("me", 1, 0.0, traffic=(0, 0))
+    assert (told.staleness.count, told.catching_up) == (1002, 2), "by now it is slow"
+
+
 def test_one_line_for_what_several_nodes_say() -> None:
     tally = Tally()
     for _ in range(5):

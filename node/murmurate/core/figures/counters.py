@@ -62,6 +62,9 @@ class Tally:
         """Of what was applied before: it is old because this node was away."""
         self.level = True
         """Whether this node lacks no more than one that trains along does."""
+        self._level_from: int | None = None
+        """Updates applied when it came level, less those it may have lacked then; None: it was
+        never away."""
         self.sent_by_codec: Counter[str] = Counter()
         """Bytes of tensors given to the links."""
         self.sent_to: dict[str, int] = {}
@@ -106,13 +109,24 @@ class Tally:
 
     def apply(self, effect: Applied) -> None:
         self.applied += len(effect.dots)
-        seen = self.staleness if self.level else self.catching_up
         count, total = self.applied_of, self.staleness_of
         for dot, staleness in zip(effect.dots, effect.staleness, strict=True):
+            seen = self.catching_up if self._of_before(staleness) else self.staleness
             seen.add(staleness)
             origin = _few(count, dot.origin)
             count[origin] = count.get(origin, 0) + 1
             total[origin] = total.get(origin, 0) + staleness
+
+    def came_level(self, lacking_max: int) -> None:
+        """This node, which was away, lacks no more than so many updates."""
+        self.level, self._level_from = True, self.applied - lacking_max
+
+    def _of_before(self, staleness: int) -> bool:
+        """Whether an update is old only because this node was away. Of those that it still lacked
+        when it came level: who makes one after that has in it all that this node lacked by then."""
+        if not self.level:
+            return True
+        return self._level_from is not None and staleness > self.applied - self._level_from
 
     def drop(self, effect: Drop) -> None:
         if effect.reason == "duplicate":

@@ -234,8 +234,9 @@ class TrainingPort:
         """Whether what is folded in next is old only because this node was away; lock held."""
         state, tally = self._state, self._state.tally
         if not tally.level:
-            late = time.monotonic() >= state.level_by
-            tally.level = late or (state.peer.synced and state.peer.others.is_level(LEVEL_UPDATES))
+            tally.level = time.monotonic() >= state.level_by
+            if state.peer.synced and state.peer.others.is_level(LEVEL_UPDATES):
+                tally.came_level(LEVEL_UPDATES)
 
     def flush(self, *, at_once: bool = False) -> None:
         """Let the loop's thread send what commit and fold have made."""
