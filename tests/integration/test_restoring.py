@@ -18,6 +18,7 @@ from tests.integration.flock import (
 from torch import nn
 
 from murmurate.errors import ConfigError
+from murmurate.training.swarm import Swarm
 
 
 def momentum(model: nn.Module) -> torch.optim.Optimizer:
@@ -76,6 +77,33 @@ def test_three_that_restore_their_best_weights_go_on_from_there(
         same_weights(nodes)
     assert caplog.text.count("restore() counts on one member, the chosen one: n0") == 2
     assert "changed beside" not in caplog.text
+
+
+def test_two_that_both_think_they_are_chosen_restore_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with flock(3, normed, rule="shared", optimizer=momentum) as nodes:
+        settled(nodes)
+        best, began = nodes[0].swarm.state_dict(), nodes[0].weights()
+        steps(nodes, 60)
+        settled(nodes)
+        far = apart(nodes[0].weights(), began)
+        monkeypatch.setattr(Swarm, "chosen", True)
+        with monkeypatch.context() as closed:
+            for node in nodes:
+                closed.setattr(node.swarm, "_take_in", lambda **_: None)  # none hears of another
+            assert [node.swarm.restore(best) for node in nodes] == [True] * 3
+
+        def heard() -> bool:
+            even = [node.swarm.settle(0.1) for node in nodes]
+            return all(even) and len({len(node.clock) for node in nodes}) == 1
+
+        wait_for(heard, "all know of all")
+        assert apart(nodes[1].weights(), began) < 0.02 * far, "as often as it should"
+        steps(nodes, 2)
+        train_together(nodes, 10)
+        same_weights(nodes)
+    assert caplog.text.count("is taken back, so that it counts once") == 2
 
 
 def test_what_led_the_swarm_away_does_not_lead_it_on() -> None:

@@ -10,6 +10,7 @@ All of it is for the thread that trains, the only one that writes weights and pa
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,9 +35,12 @@ from murmurate.training.gain import OptimizerGain
 from murmurate.training.gains import OptimizerGains
 from murmurate.training.look import Look
 from murmurate.training.moments import SwarmMoments
+from murmurate.training.own_restore import OwnRestore
 from murmurate.training.placed_parameters import ALL, PlacedParameters, StepsGain
 from murmurate.training.statistics import ModelStatistics
 from murmurate.training.unpublished import UnpublishedSteps
+
+log = logging.getLogger("murmurate")
 
 
 class Publisher:
@@ -76,6 +80,7 @@ class Publisher:
         self.look = Look(self.placed, rule, gain, self.statistics)
         """Sets the parameters for a gradient, or for whoever looks at the model."""
         self._bad_steps = BadSteps(background)
+        self._own_restore = OwnRestore()
         self._exactly = False
         self._coded_bytes = layout.nbytes
         """What the last update took, encoded."""
@@ -302,6 +307,7 @@ class Publisher:
             place = place_of(waiting) if self.in_turns else ALL
             ahead = self._layout.ahead(self.placed.parameters, background.weights, place)
         folds = Folds(changed=False, began=False, applied=())
+        clash = ""
         began = time.thread_time()
         try:
             folds = background.fold(len(waiting))
@@ -322,11 +328,14 @@ class Publisher:
                     each.merged.heard(unseen)
             if restored:
                 self._restored()
+                clash = self._own_restore.clash(background.name, folds.applied)
         finally:
             if ahead is not None:
                 ahead.put_back(background.weights)
             elif folds.changed:
                 self.placed.to_weights()
+        if clash:
+            self._take_back_restore(clash)
         self.statistics.show(background.weights, changed=folds.changed)
         if self._rhythm is not None and folds.applied:
             self._rhythm.folded(time.thread_time() - began, len(folds.applied))
@@ -349,12 +358,29 @@ class Publisher:
             load()
             change = self.placed.gained(ALL)
             self.statistics.written(change, background.weights)
+            kept = change.clone()
             background.commit(OwnUpdate(change, background.context(), written=True))
+            life = background.life()
+            self._own_restore.made(kept, life.epoch, life.seq)
             self._restored()
         finally:
             self.statistics.adopt(background.weights)
             self.placed.to_weights()
         self.start_batch()
+
+    def _take_back_restore(self, other: str) -> None:
+        """Two have restored, neither knowing of the other: that of one of them counts."""
+        background = self._background
+        log.warning(
+            "%s: %s restored weights at the same time; what was restored here is taken back, so"
+            " that it counts once",
+            background.name,
+            other,
+        )
+        change = self._own_restore.taken_back()
+        background.commit(OwnUpdate(change, background.context(), written=True))
+        self._restored()
+        self.placed.to_weights()
 
     def _restored(self) -> None:
         """The swarm's weights are others, and where steps have led is of no account."""
