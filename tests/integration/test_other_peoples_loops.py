@@ -190,6 +190,20 @@ def test_what_changes_and_is_not_merged_is_said(caplog: pytest.LogCaptureFixture
         assert "mask" not in caplog.text
 
 
+def test_who_has_frozen_parameters_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Other ones on each peer are another model on each: nobody would know why it is no good."""
+    with flock(1, Followed) as (node,):
+        node.step()
+    assert "teacher.0.weight, teacher.0.bias, teacher.2.weight and 1 more are frozen" in caplog.text
+    assert caplog.text.count("load the same ones on every peer") == 1
+
+
+def test_joining_in_inference_mode_is_said() -> None:
+    model = small()
+    with torch.inference_mode(), pytest.raises(ConfigError, match="inside torch"):
+        murmurate.join(model, sgd(model), run="test")
+
+
 def test_no_gradient_at_all_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with flock(1) as (node,):
         for _ in range(10):

@@ -24,6 +24,8 @@ def optimizers_of(model: Any, optimizer: Any) -> list[torch.optim.Optimizer]:
         raise ConfigError("model and optimizer are swapped: it is join(model, optimizer, …)")
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model: expected a torch.nn.Module, not {_kind(model)}")
+    if torch.is_inference_mode_enabled():
+        raise ConfigError("join() inside torch.inference_mode(): what is made there cannot train")
     several = isinstance(optimizer, Sequence) and not isinstance(optimizer, str)
     given = list(optimizer) if several else [optimizer]
     if not given:

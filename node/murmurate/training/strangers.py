@@ -43,6 +43,12 @@ class Strangers:
         """Of what is this peer's alone: when it was last written, and what it then came to. Nobody
         reads what is never written, which may be a large model."""
 
+        self._say(
+            "given",
+            [name for name, parameter in self._frozen() if parameter.is_floating_point()],
+            "are frozen and stay as they are here: load the same ones on every peer",
+        )
+
     def handed_over(self) -> bool:
         """Whether an optimizer was given other parameters since this was asked."""
         before, self._handed = self._handed, self._count()
@@ -95,14 +101,9 @@ class Strangers:
         """Buffers and frozen parameters that change."""
         model = self._model
         merged = {id(each.tensor) for each in tracked(model).values()}
-        frozen = [
-            (name, parameter)
-            for name, parameter in model.named_parameters()
-            if id(parameter) not in self._known and not parameter.requires_grad
-        ]
         changed = [
             name
-            for name, tensor in (*model.named_buffers(), *frozen)
+            for name, tensor in (*model.named_buffers(), *self._frozen())
             if tensor.is_floating_point() and id(tensor) not in merged
             if self._has_changed(name, tensor) >= CHANGES
         ]
@@ -126,6 +127,14 @@ class Strangers:
             came_to = now
         self._sums[name] = written, came_to
         return self._changes.get(name, 0)
+
+    def _frozen(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Parameters that nobody trains, and never did since it joined."""
+        return [
+            (name, parameter)
+            for name, parameter in self._model.named_parameters()
+            if id(parameter) not in self._known and not parameter.requires_grad
+        ]
 
     def _count(self) -> int:
         return sum(len(group["params"]) for each in self._optimizers for group in each.param_groups)
