@@ -229,13 +229,14 @@ def test_the_best_weights_loaded_at_the_end_of_the_block_are_said(
     """They would be this peer's alone, or nobody's: all end with the swarm's."""
     with flock(2, rule=rule) as nodes:
         best = copy.deepcopy(nodes[0].model.state_dict())
-        train_together(nodes, 12)
-        nodes[0].step()
+        nodes[1].train(pause_s=0.005)
+        for _ in range(12):
+            nodes[0].step()
         nodes[0].swarm.publish()
         assert "after the last step" not in caplog.text
         nodes[0].model.load_state_dict(best)
-        for node in nodes:
-            node.train(steps=node.steps)
+        nodes[0].train(steps=nodes[0].steps)
+        nodes[1].stop()
         for node in nodes:
             node.end()
         assert caplog.text.count("the parameters were changed after the last step") == 1
