@@ -73,10 +73,10 @@ def sweep(todo: Sequence[RaceCell], finished: FinishedCells, jobs: int) -> Itera
         jobs, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)
     )
     with pool_of as pool:
-        running: dict[Future[tuple[Json, float]], RaceCell] = {
-            pool.submit(do, cell.arguments): cell for cell in todo
-        }
-        try:
+        try:  # from the first process on
+            running: dict[Future[tuple[Json, float]], RaceCell] = {
+                pool.submit(do, cell.arguments): cell for cell in todo
+            }
             for done in as_completed(running):
                 cell = running[done]
                 finished.put(cell, *_named(cell, done.result))
